@@ -1,0 +1,35 @@
+"""Backends by name. Each is imported when it is asked for, so that a library which only one of
+them needs, and which is missing, breaks no other."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, cast
+
+from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import Backend
+
+# A module here has a BACKEND object.
+BACKENDS = {"local": "orchestrator.backends.local"}
+ENTRY_POINT_GROUP = "orchestrate.backends"
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend `name`: one of this package, or of a plug-in's entry point.
+
+    Raises BackendError if there is none, or if a library that it needs is missing.
+    """
+    try:
+        if name in BACKENDS:
+            return cast("Backend", importlib.import_module(BACKENDS[name]).BACKEND)
+        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+            return cast("Backend", entry_point.load())
+    except ImportError as error:
+        raise BackendError(
+            f"backend {name}: cannot be loaded: {error}. Install what it needs."
+        ) from error
+    known = sorted({*BACKENDS, *(e.name for e in entry_points(group=ENTRY_POINT_GROUP))})
+    raise BackendError(f"backend {name}: there is none of this name. Known: {', '.join(known)}.")

@@ -1,0 +1,131 @@
+"""What every backend offers, and the words in which it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.backends.runstore import RunStore
+
+
+class State(Enum):
+    """Where a run is. The values are the words of `--json`."""
+
+    QUEUED = "QUEUED"  # held back before the scheduler looks at it
+    PENDING = "PENDING"  # accepted, no attempt has started
+    SUSPENDED = "SUSPENDED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"  # between two attempts
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"  # whoever looked after it is gone without a last word
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will happen any more unless the run is submitted again."""
+        return self in (State.DONE, State.FAILED, State.CANCELLED, State.LOST)
+
+
+class RenderedFiles(Protocol):
+    """The files of one run, by name, as `orchestrator.render` makes them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def files(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A run that was submitted.
+
+    Args:
+        backend: name of the backend.
+        run: name of the run.
+        run_dir: the run folder, absolute.
+        ids: what the scheduler knows it by.
+    """
+
+    backend: str
+    run: str
+    run_dir: Path
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What became of a submit: `started` is False where there was nothing to start."""
+
+    handle: Handle
+    started: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment; None or "" where it is not known.
+
+    Args:
+        attempt: number of the newest attempt, from 1.
+        reason: why it is in this state, in words.
+        step: optimizer steps done.
+        steps: optimizer steps in all.
+    """
+
+    run: str
+    state: State
+    attempt: int | None = None
+    reason: str = ""
+    step: int | None = None
+    steps: int | None = None
+
+
+class Backend(Protocol):
+    """A place where runs are started. Every method may raise BackendError."""
+
+    name: str
+
+    def submit(
+        self,
+        rendered: RenderedFiles,
+        *,
+        runs_root: Path,
+        workdir: Path,
+        job_text: str,
+        fresh: bool = False,
+    ) -> Submission:
+        """Start the run, or continue it: its name is the run.
+
+        Args:
+            runs_root: folder of all runs; made if it is not there.
+            workdir: folder that relative paths of the job file are relative to.
+            job_text: the job file as it was given.
+            fresh: rename the old run folder and start anew.
+        """
+        ...
+
+    def handle(self, run_dir: Path) -> Handle:
+        """The handle of a run folder that was made by an earlier submit."""
+        ...
+
+    def status(self, handles: Sequence[Handle]) -> list[Status]:
+        """One status for each handle, in the same order."""
+        ...
+
+    def cancel(self, handle: Handle, *, now: bool = False) -> str:
+        """Stop a run after a checkpoint, or at once; what happened, in words."""
+        ...
+
+    def list(self, runs_root: Path) -> list[Handle]:
+        """All runs under a folder, by name."""
+        ...
+
+    def run_store(self, handle: Handle) -> RunStore:
+        """Access to the run folder."""
+        ...

@@ -1,0 +1,99 @@
+"""What the local backend and its supervisor tell one another by files in the run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import processes
+from orchestrator.errors import BackendError
+
+RECORD_FILE = "supervisor.json"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """rendered/launch.json."""
+
+    name: str
+    num_nodes: int
+    ranks_per_node: int
+    failures: int
+    requeues: int
+    deadline_s: float | None
+    start_timeout_s: float
+    shutdown_timeout_s: float
+
+    @classmethod
+    def read(cls, path: Path) -> Launch:
+        """Raises BackendError if the file is not what this version renders."""
+        try:
+            content = json.loads(path.read_bytes())
+            version = content.pop("version")
+            launch = cls(**content)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BackendError(f"{path}: not a launch file of this version: {error}") from None
+        if version != 1:
+            raise BackendError(f"{path}: version {version!r}; this release reads version 1")
+        return launch
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One attempt that has ended; attempt 0 is one that no node has claimed."""
+
+    attempt: int
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """supervisor.json: who looks after the run, and how it stands."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    host: str
+    state: str
+    attempt: int = 0
+    reason: str = ""
+    ended: tuple[Ended, ...] = ()
+    version: int = 1
+
+    @property
+    def process(self) -> processes.Process:
+        return processes.Process(self.pid, self.start_time)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the supervisor still runs on this machine."""
+        return self.boot_id == processes.boot_id() and self.process.is_alive()
+
+    def write(self, run_dir: Path) -> None:
+        write_json(run_dir / RECORD_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Record | None:
+        """The record of a run folder; None if there is none that can be read."""
+        try:
+            content = json.loads((run_dir / RECORD_FILE).read_bytes())
+            ended = tuple(Ended(**entry) for entry in content.pop("ended"))
+            return cls(**content, ended=ended)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file aside, sync and rename it: a reader sees all of it or nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

@@ -1,0 +1,262 @@
+"""Looks after one run on this machine: starts its nodes, and the next attempt within the budgets.
+
+The local backend starts it detached, with the lock of the run already taken. It needs the standard
+library alone. It ends when the run is done, has failed, or was cancelled (SIGTERM); whenever it
+ends, also by SIGKILL, the kernel ends all that it had started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator import contract
+from orchestrator.backends import processes
+from orchestrator.backends.base import State
+from orchestrator.backends.record import Ended, Launch, Record
+from orchestrator.contract import RunPaths
+from orchestrator.errors import BackendError
+
+# Both packages are installed side by side. A look-up by name could find the user's own "trainer".
+PACKAGES = Path(__file__).resolve().parents[2]
+NODE_PY = PACKAGES / "trainer" / "node.py"
+ENTRY = PACKAGES / "trainer" / "entry.py"
+LOG_FILE = "supervisor.log"
+# When one node has left, all are about to: they have agreed on the end, or have lost that one.
+LEAVE_GRACE_S = 30.0
+END_TIMEOUT_S = 10.0
+TICK_S = 0.05
+PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
+# The gravest first: what one node knows better than the others counts for all.
+GRAVITY = (contract.EXIT_CONFIGURATION, contract.EXIT_HANG, contract.EXIT_FAILED,
+           contract.EXIT_REQUEUE, contract.EXIT_DONE)  # fmt: skip
+
+
+def gravest(codes: list[int]) -> int:
+    """The code of an attempt whose nodes left with `codes`; a signal or any other code is 1."""
+    known = [code if code in GRAVITY else contract.EXIT_FAILED for code in codes]
+    return min(known, key=GRAVITY.index)
+
+
+def next_state(ended: tuple[Ended, ...], launch: Launch, run_s: float) -> tuple[State, str]:
+    """What follows the newest of the attempts that have ended: RESTARTING, or a final state.
+
+    Args:
+        ended: at least one, the newest last.
+        run_s: seconds since the first of them was started.
+    """
+    last = ended[-1]
+    if last.code == contract.EXIT_DONE:
+        return State.DONE, last.reason
+    if last.code == contract.EXIT_CONFIGURATION:
+        return State.FAILED, f"configuration, not repeated: {last.reason}"
+    is_requeue = last.code == contract.EXIT_REQUEUE
+    used = sum((entry.code == contract.EXIT_REQUEUE) == is_requeue for entry in ended)
+    word, budget = ("requeues", launch.requeues) if is_requeue else ("failures", launch.failures)
+    if used > budget:
+        return State.FAILED, f"attempts.{word} of {budget} used up: {last.reason}"
+    if launch.deadline_s is not None and run_s >= launch.deadline_s:
+        return State.FAILED, f"attempts.deadline of {launch.deadline_s:g} s passed: {last.reason}"
+    return State.RESTARTING, f"{used} of {budget} {word}: {last.reason}"
+
+
+def loopback_address(node: int) -> str:
+    """An address of its own for each simulated node, from 127.0.0.1 on."""
+    return f"127.0.{node // 253}.{1 + node % 253}"
+
+
+def reserve_port(seed: str) -> tuple[int, socket.socket]:
+    """A free port, and a socket that keeps other runs of this machine off it while it is open.
+
+    Raises BackendError if 500 ports in a row are taken.
+    """
+    first = zlib.crc32(seed.encode())
+    for step in range(500):
+        port = PORTS[(first + step) % len(PORTS)]
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0orchestrate-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+            return port, mark
+        except OSError:
+            mark.close()
+    raise BackendError(f"no free port among 500 between {PORTS[0]} and {PORTS[-1]}")
+
+
+@dataclass
+class Supervisor:
+    """The supervisor of the run in `run_dir`; `workdir` is the user's folder."""
+
+    run_dir: Path
+    workdir: str
+    launch: Launch
+    record: Record
+    cancelled: bool = False
+    nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def note(self, state: State, reason: str = "", attempt: int | None = None) -> None:
+        """Record a change of state."""
+        number = self.record.attempt if attempt is None else attempt
+        self.record = replace(self.record, state=state.value, reason=reason, attempt=number)
+        self.record.write(self.run_dir)
+        print(f"{state.value}: attempt {number}: {reason}", flush=True)
+
+    def run(self) -> State:
+        """Run attempts until a final state, and return that."""
+        started, state = time.monotonic(), State.PENDING
+        for _ in range(1 + self.launch.failures + self.launch.requeues):
+            if self.cancelled:
+                break
+            ended = self.run_attempt()
+            self.record = replace(self.record, ended=(*self.record.ended, ended))
+            run_s = time.monotonic() - started
+            state, reason = next_state(self.record.ended, self.launch, run_s)
+            if self.cancelled and state is not State.DONE:
+                break
+            self.note(state, reason)
+            if state.is_final:
+                return state
+        last = self.record.ended[-1].reason if self.record.ended else "nothing had started"
+        self.note(State.CANCELLED, last)
+        return State.CANCELLED
+
+    def run_attempt(self) -> Ended:
+        """Start all nodes, see them end, and leave nothing of them running."""
+        before = RunPaths(self.run_dir).newest_attempt()
+        try:
+            with ExitStack() as stack:
+                self._start_nodes(stack)
+                self._follow_nodes(before)
+        finally:
+            left = processes.end_descendants(os.getpid(), END_TIMEOUT_S)
+        if left:
+            print(f"could not end: {left}", flush=True)
+        paths = RunPaths(self.run_dir)
+        number = paths.newest_attempt()
+        # What fails after rank 0 has marked the run as finished does not undo that.
+        is_done = paths.done.exists()
+        code = contract.EXIT_DONE if is_done else gravest([n.returncode for n in self.nodes])
+        return Ended(number if number > before else 0, code, self._reason(number, before, code))
+
+    def _start_nodes(self, stack: ExitStack) -> None:
+        token = secrets.token_hex(8)
+        port, mark = reserve_port(f"{self.run_dir} {token}")
+        stack.enter_context(mark)
+        logs = self.run_dir / contract.LOGS_DIR
+        logs.mkdir(exist_ok=True)
+        self.nodes = []
+        for node in range(self.launch.num_nodes):
+            log = stack.enter_context((logs / f"node-{node}.log").open("ab"))
+            environment = os.environ | self._variables(node, port, f"{self.launch.name}-{token}")
+            self.nodes.append(
+                subprocess.Popen(
+                    self._command(node),
+                    cwd=self.run_dir,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+
+    def _command(self, node: int) -> list[str]:
+        """One node of the rendered script, in a form that dies with this process."""
+        guard = [sys.executable, "-I", "-S", str(NODE_PY), "--guard", str(os.getpid())]
+        return [*guard, "bash", str(self.run_dir / contract.RENDERED_DIR / "node.sh"), str(node)]
+
+    def _variables(self, node: int, port: int, rendezvous_id: str) -> dict[str, str]:
+        return {
+            contract.ENV_RUN_DIR: str(self.run_dir),
+            contract.ENV_WORKDIR: self.workdir,
+            "ORCHESTRATE_PYTHON": sys.executable,
+            "ORCHESTRATE_NODE_PY": str(NODE_PY),
+            "ORCHESTRATE_ENTRY": str(ENTRY),
+            "ORCHESTRATE_HEAD": loopback_address(0),
+            "ORCHESTRATE_ADDRESS": loopback_address(node),
+            "ORCHESTRATE_PORT": str(port),
+            "ORCHESTRATE_ID": rendezvous_id,
+        }
+
+    def _follow_nodes(self, before: int) -> None:
+        """Return when every node has ended, by itself or, past a limit, by SIGKILL."""
+        limit, is_told = float("inf"), False
+        paths = RunPaths(self.run_dir)
+        while any(node.poll() is None for node in self.nodes):
+            if self.cancelled and not is_told:
+                is_told, limit = True, self._tell_nodes()
+            if limit == float("inf") and any(node.poll() is not None for node in self.nodes):
+                limit = time.monotonic() + LEAVE_GRACE_S
+            if self.record.state != State.RUNNING.value and paths.newest_attempt() > before:
+                self.note(State.RUNNING, attempt=paths.newest_attempt())
+            if time.monotonic() > limit:
+                self._kill_nodes()
+            time.sleep(TICK_S)
+
+    def _tell_nodes(self) -> float:
+        """Ask the nodes to drain; the time by which they must have ended."""
+        for node in self.nodes:
+            if node.poll() is None:
+                node.send_signal(signal.SIGTERM)
+        return time.monotonic() + self.launch.shutdown_timeout_s + LEAVE_GRACE_S
+
+    def _kill_nodes(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def _reason(self, number: int, before: int, code: int) -> str:
+        """Why the attempt ended, in node 0's words where it left some."""
+        try:
+            end = json.loads(RunPaths(self.run_dir).end(number).read_bytes())
+            if number > before:
+                return str(end["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        name = contract.EXIT_NAMES[code]
+        return f"{name}: the nodes left with {[node.returncode for node in self.nodes]}; see logs/"
+
+
+def detach() -> int:
+    """Fork; the parent leaves with 0 once a byte is written to the pipe that the child gets, and
+    with 1 if the child ends before. So whoever started this waits for no longer than it takes."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        os._exit(0 if os.read(reader, 1) else 1)
+    os.close(reader)
+    return writer
+
+
+def main(argv: list[str]) -> int:
+    """RUN_DIR WORKDIR LOCK_FD: the lock is held for as long as this process lives."""
+    run_dir, workdir, lock = Path(argv[0]), argv[1], int(argv[2])
+    os.set_inheritable(lock, False)
+    ready = detach()
+    launch = Launch.read(run_dir / contract.RENDERED_DIR / "launch.json")
+    processes.become_subreaper()
+    me = processes.this_process()
+    record = Record(me.pid, me.start_time, processes.boot_id(), socket.gethostname(), "PENDING")
+    supervisor = Supervisor(run_dir, workdir, launch, record)
+
+    def cancel(_number: int, _frame: object) -> None:
+        supervisor.cancelled = True
+
+    signal.signal(signal.SIGTERM, cancel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    number = RunPaths(run_dir).newest_attempt()
+    supervisor.note(State.PENDING, "starting the nodes", attempt=number)
+    os.write(ready, b"1")
+    os.close(ready)
+    supervisor.run()
+    return 0

@@ -1,0 +1,93 @@
+"""The `orchestrate` command. A subcommand is imported when it is called: `--version` costs click.
+
+Exit codes: 0 done, 1 failure, 2 a fault in what was given (usage errors too), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from orchestrator import __version__
+from orchestrator.errors import OrchestrateError
+
+# Name of the command: module under orchestrator.cli that holds it, in the order of --help.
+COMMANDS = {
+    "init": "init",
+    "validate": "validate",
+    "render": "render",
+    "submit": "submit",
+    "status": "status",
+    "logs": "logs",
+    "watch": "watch",
+    "cancel": "cancel",
+    "list": "list",
+    "explain": "explain",
+    "schema": "schema",
+    "trust": "trust",
+    "completion": "completion",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(error.message + _did_you_mean(args[0]), ctx) from None
+
+
+def _did_you_mean(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Commands: {', '.join(COMMANDS)}."
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="orchestrate")
+def orchestrate() -> None:
+    """One job file for PyTorch training on a laptop, on Slurm and on Kubernetes.
+
+    \b
+    orchestrate init job.yaml            write a job file that runs here
+    orchestrate validate job.yaml        find all its faults, with line and fix
+    orchestrate submit job.yaml --watch  start it and follow it
+
+    Exit codes: 0 done; 1 failure; 2 a fault in what was given; 130 Ctrl-C.
+    """
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run the command line and leave with its exit code; a user's mistake gets a message alone."""
+    try:
+        code = orchestrate.main(args=argv, prog_name="orchestrate", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except OrchestrateError as error:
+        click.echo(f"{error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output has gone: `orchestrate list | head -1`
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,85 @@
+"""`orchestrate explain`: what a key means, and where its value comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.common import (
+    cluster_options,
+    json_option,
+    load_job,
+    print_json,
+    say_cluster,
+    set_option,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.spec import FieldInfo, ResolvedJob
+
+
+@click.command(name="explain")
+@click.argument("field", metavar="KEY")
+@click.argument("job", type=click.Path(path_type=Path), required=False, metavar="[JOB.YAML]")
+@cluster_options
+@set_option
+@json_option
+def command(
+    field: str,
+    job: Path | None,
+    cluster: str | None,
+    clusters_file: str | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say what KEY means: its type, unit, default, and what it becomes on each target.
+
+    With a job file also its value there, and which of --set, job file, profile and default gave it.
+
+    \b
+    Examples:
+      orchestrate explain timeouts.step
+      orchestrate explain resources.nodes job.yaml --set resources.nodes=4
+    """
+    from orchestrator.spec import children, find_field
+
+    info = find_field(field)
+    words: dict[str, Any] = {
+        "key": info.path,
+        "type": info.type,
+        "default": info.default,
+        "supported": info.supported,
+        "meaning": info.description,
+        "keys": children(info.path),
+    }
+    if job is not None and not info.section:
+        loaded = load_job(job, cluster, clusters_file, sets)
+        words |= _value(loaded.resolved, info)
+        click.echo(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+    if as_json:
+        print_json(words)
+    else:
+        _print(words)
+
+
+def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
+    """What holds in the job, as plain data (seconds and bytes), and where it comes from."""
+    value: Any = resolved.spec.model_dump(mode="json")
+    for key in info.path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    origin = resolved.origins.get(tuple(info.path.split(".")))
+    return {"value": value, "from": origin.label if origin else "default"}
+
+
+def _print(words: dict[str, Any]) -> None:
+    click.echo(f"{words['key']}: {words['type']}")
+    click.echo(f"  {words['meaning']}")
+    if not words["supported"]:
+        click.echo("  not supported yet")
+    click.echo(f"  default: {words['default']}")
+    if words["keys"]:
+        click.echo(f"  keys: {', '.join(words['keys'])}")
+    if "value" in words:
+        click.echo(f"  value: {words['value']} (from {words['from']})")

@@ -1,0 +1,111 @@
+"""`orchestrate logs`: what the ranks printed, each line behind the rank that printed it."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.common import backend_of, cluster_options, find_run, load_profile
+from orchestrator.cli.follow import Follower
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import Backend, Handle
+    from orchestrator.backends.runstore import RunStore
+
+POLL_S = 0.3
+
+
+@click.command(name="logs")
+@click.argument("run", metavar="RUN")
+@cluster_options
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="RANK",
+              help="Only this rank. Repeatable.")  # fmt: skip
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="An earlier attempt.")
+def command(
+    run: str,
+    cluster: str | None,
+    clusters_file: str | None,
+    follow: bool,
+    ranks: tuple[int, ...],
+    attempt: int | None,
+) -> None:
+    """Print the output of all ranks of RUN's newest attempt, or follow it over attempts with -f.
+
+    \b
+    Examples:
+      orchestrate logs demo -f
+      orchestrate logs demo --rank 0 --attempt 1
+    """
+    profile, _ = load_profile(cluster, clusters_file)
+    backend = backend_of(profile)
+    handle = find_run(run, profile)
+    printer = _Printer(backend.run_store(handle), set(ranks), attempt, from_newest=attempt is None)
+    printer.print_new()
+    if follow:
+        _follow(printer, backend, handle)
+    printer.print_rest()
+    if not printer.followers and not follow:
+        raise UserError(_nothing(run, ranks, attempt))
+
+
+def _nothing(run: str, ranks: tuple[int, ...], attempt: int | None) -> str:
+    which = f"attempt {attempt}" if attempt else "the newest attempt"
+    of_ranks = f" of rank {', '.join(map(str, ranks))}" if ranks else ""
+    return (
+        f"{run}: no log{of_ranks} in {which}. `orchestrate status {run}` shows the attempts; "
+        "a rank writes its log from the moment that it starts."
+    )
+
+
+def _follow(printer: _Printer, backend: Backend, handle: Handle) -> None:
+    while not backend.status([handle])[0].state.is_final:
+        printer.print_new()
+        time.sleep(POLL_S)
+
+
+class _Printer:
+    """Prints the new lines of each rank's log, in the order of attempts and ranks."""
+
+    def __init__(
+        self, store: RunStore, ranks: set[int], attempt: int | None, *, from_newest: bool
+    ) -> None:
+        self.store = store
+        self.ranks = ranks
+        self.attempt = attempt
+        self.first = max(self._attempts(), default=1) if from_newest else 1
+        self.followers: dict[tuple[int, int], Follower] = {}
+
+    def print_new(self) -> None:
+        self._discover()
+        for (attempt, rank), follower in sorted(self.followers.items()):
+            self._print(attempt, rank, follower.lines())
+
+    def print_rest(self) -> None:
+        self._discover()
+        for (attempt, rank), follower in sorted(self.followers.items()):
+            self._print(attempt, rank, follower.last())
+
+    def _print(self, attempt: int, rank: int, lines: list[bytes]) -> None:
+        for line in lines:
+            click.echo(f"[{attempt}] rank {rank} | ".encode() + line)
+
+    def _attempts(self) -> list[int]:
+        names = self.store.list("attempts")
+        return [int(name) for name in names if name.isdigit()]
+
+    def _discover(self) -> None:
+        wanted = (
+            [self.attempt] if self.attempt else [n for n in self._attempts() if n >= self.first]
+        )
+        for attempt in wanted:
+            for name in self.store.list(f"attempts/{attempt}/logs"):
+                match = re.fullmatch(r"rank-(\d+)\.log", name)
+                if match and (not self.ranks or int(match[1]) in self.ranks):
+                    path = f"attempts/{attempt}/logs/{name}"
+                    key = (attempt, int(match[1]))
+                    self.followers.setdefault(key, Follower(self.store, path))

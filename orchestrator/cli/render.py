@@ -1,0 +1,74 @@
+"""`orchestrate render`: the files that a submit would send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.common import (
+    cluster_options,
+    job_argument,
+    json_option,
+    load_job,
+    print_json,
+    say_cluster,
+    set_option,
+)
+from orchestrator.errors import FaultsError, UserError
+
+
+@click.command(name="render")
+@job_argument
+@cluster_options
+@click.option("--target", metavar="TARGET", help="Render for this target, by its neutral profile.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write the files into DIR instead of printing them.")  # fmt: skip
+@set_option
+@json_option
+def command(
+    job: Path,
+    cluster: str | None,
+    clusters_file: str | None,
+    target: str | None,
+    output: Path | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print or write the files that JOB.YAML becomes: the same input, the same bytes.
+
+    \b
+    Examples:
+      orchestrate render job.yaml
+      orchestrate render job.yaml --cluster big -o rendered/
+    """
+    from orchestrator.render import render
+
+    loaded = load_job(job, cluster, clusters_file, sets, target=target)
+    if loaded.resolved.variables:
+        raise FaultsError(loaded.resolved.variables)
+    rendered = render(loaded.plan())
+    click.echo(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+    if output is not None:
+        _write(output, rendered.files)
+    elif as_json:
+        print_json({"name": rendered.name, "target": rendered.target, "files": rendered.files})
+    else:
+        click.echo(listing(rendered.files), nl=False)
+
+
+def listing(files: dict[str, str]) -> str:
+    """All files one after another, each behind a line with its name."""
+    return "".join(f"# ---- {name}\n{text}" for name, text in files.items())
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            click.echo(folder / name)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write ({error.strerror}). Give -o a folder that you may write to."
+        ) from None

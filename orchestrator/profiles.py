@@ -1,0 +1,286 @@
+"""Cluster profiles: a site's facts, where they are found, and which file in the way is trusted.
+
+The first of these wins as a whole: `--clusters FILE`, $ORCHESTRATE_CLUSTERS, a trusted
+`clusters.yaml` in the working folder, `orchestrate/clusters.yaml` in the user's configuration
+folder, the embedded profiles. Embedded profiles stay available under names that it does not use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import Fault, FaultsError, UserError
+from orchestrator.source import Document, parse_document, read_bytes
+from orchestrator.spec.base import KeyPath, Part, Text
+from orchestrator.spec.layers import profile_layer
+from orchestrator.spec.resolve import layer_problems
+from orchestrator.spec.suggest import did_you_mean
+from orchestrator.spec.words import problems_of, shown
+
+CLUSTERS_FILE = "clusters.yaml"
+CLUSTERS_VARIABLE = "ORCHESTRATE_CLUSTERS"
+EMBEDDED = "embedded profiles"
+
+Target = Literal["local", "slurm", "pytorchjob"]
+
+
+class ClusterProfile(Part):
+    """What is known of a cluster: frozen, checked."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    name: Text = Field(description="Name by which --cluster and a job file's clusters choose it.")
+    target: Target = Field(description="What starts the job there.")
+    runs_root: Text = Field(
+        default="./runs",
+        description="Folder of all run folders; a relative one is relative to the working folder.",
+    )
+    description: str = Field(default="", description="One line for people.")
+    defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        description="A partial job; the job file wins over it.",
+    )
+    document: Document | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def file(self) -> str:
+        """The file that it was read from, for messages."""
+        return self.document.file if self.document is not None else "made in code"
+
+
+@dataclass(frozen=True)
+class ProfileSource:
+    """The profiles that hold here.
+
+    Args:
+        label: which file won, for the line that every command prints.
+        profiles: by name; embedded ones included unless the file has that name itself.
+        own: names that the winning file defines.
+        default: the profile that holds without --cluster, if the file names one.
+        warnings: what the user should know, such as a file that was passed over.
+    """
+
+    label: str
+    profiles: Mapping[str, ClusterProfile]
+    own: tuple[str, ...]
+    default: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def choose(self, name: str | None = None) -> ClusterProfile:
+        """Return a profile by name, or the default: the one named so, or the file's only one.
+
+        Raises:
+            UserError: no such profile, or no default.
+        """
+        if name is None:
+            name = self.default or (self.own[0] if len(self.own) == 1 else None)
+        if name is None:
+            raise UserError(
+                f"{self.label}: no default profile; choose one with --cluster: "
+                f"{', '.join(self.own) or 'none there'}; or add `default: NAME` to the file"
+            )
+        if name not in self.profiles:
+            close = did_you_mean(name, list(self.profiles))
+            hint = f'did you mean "{close[0]}"? ' if close else ""
+            raise UserError(
+                f'{self.label}: no profile "{name}"; {hint}there are {", ".join(self.profiles)}'
+            )
+        return self.profiles[name]
+
+
+def find_profiles(
+    clusters_file: str | None, environ: Mapping[str, str], cwd: str | Path
+) -> ProfileSource:
+    """Return the profiles that hold, see the module's text for the order.
+
+    Args:
+        clusters_file: what --clusters named, or None.
+        environ: ORCHESTRATE_CLUSTERS, XDG_CONFIG_HOME and HOME are read.
+        cwd: the working folder.
+
+    Raises:
+        UserError: a named file cannot be read.
+        FaultsError: the file that wins is faulty.
+    """
+    named = clusters_file or environ.get(CLUSTERS_VARIABLE)
+    if named:
+        origin = "--clusters" if clusters_file else f"${CLUSTERS_VARIABLE}"
+        raw = read_bytes(Path(cwd) / named)
+        return _source(f"{named} ({origin})", parse_document(raw, named), ())
+    here = Path(cwd) / CLUSTERS_FILE
+    warnings: tuple[str, ...] = ()
+    if here.is_file():
+        raw = read_bytes(here)
+        state = _trust_state(here, raw, environ)
+        if state == "trusted":
+            label = f"{CLUSTERS_FILE} (working folder, trusted)"
+            return _source(label, parse_document(raw, CLUSTERS_FILE), ())
+        warnings = (_passed_over(here, state),)
+    folder = config_folder(environ)
+    own = folder / CLUSTERS_FILE if folder is not None else None
+    if own is not None and own.is_file():
+        return _source(f"{own} (user)", parse_document(read_bytes(own), str(own)), warnings)
+    return _source(EMBEDDED, _embedded(), warnings)
+
+
+def embedded_profiles() -> ProfileSource:
+    """Return the neutral profiles that ship with the tool, one for each target."""
+    return _source(EMBEDDED, _embedded(), ())
+
+
+def _passed_over(here: Path, state: str) -> str:
+    reason = "changed since it was trusted" if state == "changed" else "not trusted"
+    return (
+        f"{here} is not used: {reason}, and a profile can carry hosts and commands. "
+        f"Read it, then name it with --clusters {CLUSTERS_FILE}, or trust it"
+    )
+
+
+def config_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the user's configuration folder of this tool, which need not exist; None without HOME.
+
+    XDG Base Directory Specification: a relative XDG_CONFIG_HOME is to be ignored.
+    """
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        home = environ.get("HOME", "")
+        if not os.path.isabs(home):
+            return None
+        base = os.path.join(home, ".config")
+    return Path(base) / "orchestrate"
+
+
+def _trusted_file(environ: Mapping[str, str]) -> Path | None:
+    folder = config_folder(environ)
+    return folder / "trusted" if folder is not None else None
+
+
+def _trust_state(path: Path, raw: bytes, environ: Mapping[str, str]) -> str:
+    """Return `trusted`, `changed` or `unknown`, judged by path and content."""
+    listed = list(_trusted_digests(path, environ))
+    if hashlib.sha256(raw).hexdigest() in listed:
+        return "trusted"
+    return "changed" if listed else "unknown"
+
+
+def _trusted_digests(path: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    trusted = _trusted_file(environ)
+    if trusted is None or not trusted.is_file():
+        return
+    for line in trusted.read_text("utf-8", errors="surrogateescape").splitlines():
+        digest, _, name = line.partition("  ")
+        if name == str(path.resolve()):
+            yield digest
+
+
+def trust(path: str | Path, environ: Mapping[str, str]) -> Path:
+    """Trust a clusters file as it is now; once changed it is not trusted any more.
+
+    Args:
+        path: the file.
+        environ: XDG_CONFIG_HOME and HOME are read.
+
+    Returns:
+        The list of trusted files, to which it was added.
+
+    Raises:
+        UserError: it cannot be read, or there is no place for the list.
+    """
+    trusted, resolved = _trusted_file(environ), Path(path).resolve()
+    if trusted is None:
+        raise UserError("neither HOME nor XDG_CONFIG_HOME is set, so nothing can be trusted")
+    if "\n" in str(resolved):
+        raise UserError(f"{str(resolved)!r}: a path with a line break cannot be trusted; rename it")
+    digest = hashlib.sha256(read_bytes(path)).hexdigest()
+    trusted.parent.mkdir(parents=True, exist_ok=True)
+    with trusted.open("a", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(f"{digest}  {resolved}\n")
+    return trusted
+
+
+def _embedded() -> Document:
+    raw = (files("orchestrator") / "data" / "profiles.yaml").read_bytes()
+    return parse_document(raw, EMBEDDED)
+
+
+def _source(label: str, document: Document, warnings: tuple[str, ...]) -> ProfileSource:
+    profiles, default = _profiles(document)
+    embedded = {} if label == EMBEDDED else _profiles(_embedded())[0]
+    return ProfileSource(label, {**embedded, **profiles}, tuple(profiles), default, warnings)
+
+
+def _profiles(document: Document) -> tuple[dict[str, ClusterProfile], str | None]:
+    """Return the profiles of a file by name, and the name of the default."""
+    faults = [*document.faults, *_root_faults(document)]
+    entries = document.data.get("clusters")
+    profiles: dict[str, ClusterProfile] = {}
+    for name, entry in (entries if isinstance(entries, dict) else {}).items():
+        found = _profile(document, name, entry)
+        if isinstance(found, ClusterProfile):
+            profiles[name] = found
+        else:
+            faults += found
+    default = document.data.get("default")
+    known = list(entries) if isinstance(entries, dict) else []
+    if default is not None and default not in known:
+        message = f"there is no profile {shown(default)} in this file"
+        faults.append(document.fault(("default",), message, "name one of clusters", at="value"))
+    if faults:
+        raise FaultsError(faults)
+    return profiles, default
+
+
+def _root_faults(document: Document) -> Iterator[Fault]:
+    for name in document.data:
+        if name not in ("clusters", "default"):
+            close = did_you_mean(name, ["clusters", "default"])
+            fix = f'did you mean "{close[0]}"?' if close else "the keys here are clusters, default"
+            yield document.fault((name,), "unknown key", fix)
+    if not isinstance(document.data.get("clusters"), dict):
+        yield document.fault(
+            ("clusters",),
+            "a map of profiles is required",
+            "write `clusters:` and below it `NAME: {target: slurm}`",
+        )
+
+
+def _profile(document: Document, name: str, entry: object) -> ClusterProfile | list[Fault]:
+    path: KeyPath = ("clusters", name)
+    if not isinstance(entry, dict):
+        return [document.fault(path, "a map belongs here", "write {target: slurm}", at="value")]
+    faults = [_reserved(document, path, key) for key in ("name", "document") if key in entry]
+    if faults:
+        return faults
+    try:
+        profile = ClusterProfile.model_validate({**entry, "name": name, "document": document})
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        return [fault for one in found for fault in _entry_faults(document, path, one)]
+    layer = profile_layer(profile)
+    return [layer.fault(problem) for problem in layer_problems(layer.data)] or profile
+
+
+def _reserved(document: Document, path: KeyPath, key: str) -> Fault:
+    return document.fault((*path, key), "unknown key", "the name is the key above; remove this")
+
+
+def _entry_faults(document: Document, path: KeyPath, error: ErrorDetails) -> list[Fault]:
+    """Return one of pydantic's errors in a profile as located faults."""
+    where: KeyPath = (*path, *error["loc"])
+    if error["type"] == "extra_forbidden":
+        keys = [k for k in ClusterProfile.model_fields if k not in ("name", "document")]
+        close = did_you_mean(str(where[-1]), keys)
+        fix = f'did you mean "{close[0]}"?' if close else f"the keys here are {', '.join(keys)}"
+        return [document.fault(where, "unknown key", fix)]
+    if error["type"] == "missing":
+        return [document.fault(where, "required, and not given", f"add `{where[-1]}: slurm`")]
+    return [document.fault((*path, *p.path), p.message, p.fix, at=p.at) for p in problems_of(error)]

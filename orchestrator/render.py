@@ -1,0 +1,91 @@
+"""From a plan to files, byte for byte the same for the same plan and tool version.
+
+No time, random number, user name or path of a machine gets into a rendered file. The only import of jinja2.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from orchestrator.errors import UserError
+from orchestrator.plan import LaunchPlan
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one run, by name, sorted."""
+
+    name: str
+    target: str
+    files: dict[str, str]
+
+
+def render(plan: LaunchPlan) -> Rendered:
+    """Return the files that start `plan` on its target. Raises UserError for a target that has no renderer."""
+    if plan.target not in _RENDERERS:
+        raise UserError(
+            f"target {plan.target}: not supported yet. Targets of this release: "
+            f"{', '.join(sorted(_RENDERERS))}. Choose a cluster with one of them by --cluster or --target."
+        )
+    rendered = _RENDERERS[plan.target](plan)
+    return Rendered(plan.name, plan.target, dict(sorted(rendered.items())))
+
+
+def _render_local(plan: LaunchPlan) -> dict[str, str]:
+    launch = {
+        "version": 1,
+        "name": plan.name,
+        "num_nodes": plan.num_nodes,
+        "ranks_per_node": plan.ranks_per_node,
+        "failures": plan.failures,
+        "requeues": plan.requeues,
+        "deadline_s": plan.deadline_s,
+        "start_timeout_s": plan.start_timeout_s,
+        "shutdown_timeout_s": plan.shutdown_timeout_s,
+    }
+    return {
+        "launch.json": _json(launch),
+        "node.sh": _template("local/node.sh.j2", plan),
+        "trainer.json": _json(plan.trainer),
+    }
+
+
+_RENDERERS: dict[str, Callable[[LaunchPlan], dict[str, str]]] = {"local": _render_local}
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _template(name: str, plan: LaunchPlan) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_template_folder()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # shell, not HTML: each value passes the `sh` filter
+    )
+    environment.filters["sh"] = shlex.quote
+    environment.filters["comment"] = _one_line
+    return environment.get_template(name).render(**vars(plan))
+
+
+def _one_line(text: str) -> str:
+    """`text` fit for a comment: a line break in it would end the comment."""
+    return " ".join(text.split())
+
+
+def _template_folder() -> Path:
+    """The templates in an installed package, or those of a checkout."""
+    package = Path(str(files("orchestrator")))
+    installed = package / "_templates"
+    return installed if installed.is_dir() else package.parent / "templates"

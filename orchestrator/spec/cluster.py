@@ -1,0 +1,159 @@
+"""The parts of the job file that the cluster sees: resources, network, time limits, attempts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.base import Duration, Part, Size, TypeWords, duration
+from orchestrator.spec.environment import Environment
+
+# IFNAMSIZ of Linux's net/if.h is 16 with the closing NUL.
+Interface = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9._:@-]{1,15}$"), TypeWords("name of a network interface")
+]
+
+
+class Resources(Part):
+    """What the job needs on each node."""
+
+    nodes: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Number of nodes. Slurm: --nodes; Kubernetes: number of pods; on this machine: "
+        "simulated nodes with a loopback address each.",
+    )
+    gpus_per_node: int = Field(
+        default=0,
+        ge=0,
+        le=128,
+        description="GPUs on each node; 0 trains on the CPU. Slurm: --gpus-per-node; Kubernetes: "
+        "the GPU resource's limit of each pod.",
+    )
+    ranks_per_node: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Training processes on each node; by default one for each GPU, or one without "
+        "GPUs. Slurm and Kubernetes: torchrun --nproc-per-node.",
+    )
+    cpus_per_rank: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="CPU cores for each rank. Slurm: --cpus-per-task, times the ranks of a node; "
+        "Kubernetes: the pod's cpu request; everywhere: OMP_NUM_THREADS.",
+    )
+    memory: Size | None = Field(
+        default=None,
+        description="Memory of each node, with its unit; by default what the site gives. Slurm: "
+        "--mem; Kubernetes: the pod's memory request and limit.",
+    )
+    time_limit: Duration | None = Field(
+        default=None,
+        description="Longest time that one attempt may run; by default what the site gives. Slurm: "
+        "--time; Kubernetes: activeDeadlineSeconds.",
+    )
+    gpu_type: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="Kind of GPU as the site calls it. Slurm: in --gpus-per-node; Kubernetes: a "
+        "node selector.",
+    )
+
+    @property
+    def num_ranks_per_node(self) -> int:
+        """Training processes on each node, with the default filled in."""
+        return self.ranks_per_node or self.gpus_per_node or 1
+
+
+class Network(Part):
+    """How the ranks talk to one another."""
+
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto",
+        description="Backend of torch.distributed; auto is nccl with GPUs and gloo without. The "
+        "same on Slurm and on Kubernetes.",
+    )
+    interface: Interface | None = Field(
+        default=None,
+        description="Network interface that the ranks use, by its exact name; by default the one "
+        "that leads to the first node. Slurm and Kubernetes: GLOO_SOCKET_IFNAME and "
+        "NCCL_SOCKET_IFNAME.",
+    )
+    address_family: Literal["auto", "ipv4", "ipv6"] = Field(
+        default="auto",
+        description="Kind of address by which the ranks find one another; auto takes what the "
+        "first node has. The same on Slurm and on Kubernetes.",
+    )
+    env: Environment = Field(
+        default_factory=dict,
+        description="Environment variables for the communication libraries, such as NCCL_DEBUG. "
+        "Slurm: exported inside the script; Kubernetes: env of the container.",
+    )
+
+
+class Timeouts(Part):
+    """How long each phase of an attempt may take before it counts as failed."""
+
+    queue: Duration | None = Field(
+        default=None,
+        description="Longest wait in the scheduler's queue; by default for ever. Slurm: the job is "
+        "cancelled; Kubernetes: the object is deleted.",
+    )
+    start: Duration = duration(
+        "10m",
+        "From the first node's start until all nodes have reported. Slurm and Kubernetes: the roll "
+        "call names the nodes that are missing.",
+    )
+    rendezvous: Duration = duration(
+        "10m",
+        "Until all ranks have joined the process group. Slurm and Kubernetes: timeout of the "
+        "rendezvous store.",
+    )
+    load: Duration = duration(
+        "30m", "Loading of model, data and checkpoint. The same on Slurm and on Kubernetes."
+    )
+    first_step: Duration = duration(
+        "30m",
+        "The first step, which compiles and warms up. The same on Slurm and on Kubernetes.",
+    )
+    step: Duration = duration(
+        "30m",
+        "Any later step. Slurm and Kubernetes: timeout of the process group's collectives.",
+    )
+    evaluation: Duration = duration("30m", "One evaluation. The same on Slurm and on Kubernetes.")
+    checkpoint: Duration = duration(
+        "30m", "Writing of one checkpoint. The same on Slurm and on Kubernetes."
+    )
+    shutdown: Duration = duration(
+        "5m",
+        "From the request to stop until what still runs is killed; long enough for a checkpoint. "
+        "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds.",
+    )
+
+
+class Attempts(Part):
+    """How often the job is started again, and until when."""
+
+    failures: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="New attempts after a crash or a hang; 0 for none. Slurm: requeues by the "
+        "batch script; Kubernetes: backoffLimit or maxRestarts.",
+    )
+    requeues: int = Field(
+        default=1000,
+        ge=0,
+        le=100_000,
+        description="New attempts after preemption or a time limit, from the last checkpoint. "
+        "Slurm: requeues by the batch script; Kubernetes: restarts of the object.",
+    )
+    deadline: Duration | None = Field(
+        default=None,
+        description="No new attempt this long after the first one began; by default no deadline. "
+        "Slurm: checked by the batch script; Kubernetes: checked at each start.",
+    )

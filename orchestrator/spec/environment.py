@@ -1,0 +1,88 @@
+"""Environment variables in the job file: names, reserved names, and no secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from orchestrator.errors import quoted
+from orchestrator.spec.base import Problem, TypeWords, problems_error
+
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+# torchrun (PET_*, TORCHELASTIC_* and the ranks' own), Slurm and this launcher set these.
+RESERVED = re.compile(
+    r"(GROUP_|LOCAL_|ROLE_)?RANK|(GROUP_|LOCAL_|ROLE_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"|(PET|ORCHESTRATE|TORCHELASTIC|SLURM)_.*"
+)
+SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)", re.IGNORECASE)
+
+
+def _check(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    problems = [p for name, text in value.items() for p in _variable_problems(str(name), text)]
+    if problems:
+        raise problems_error(problems)
+    return value
+
+
+def _variable_problems(name: str, value: object) -> Iterator[Problem]:
+    if not re.fullmatch(NAME_PATTERN, name, re.ASCII):
+        yield Problem(
+            (name,),
+            f"{quoted(name)} cannot be the name of an environment variable",
+            "use letters, digits and underscores, and no digit first",
+            at="key",
+        )
+    elif RESERVED.fullmatch(name):
+        yield Problem(
+            (name,),
+            f"{name} is set by the launcher for each rank; a value here would break the job",
+            "remove it",
+            at="key",
+        )
+    if not isinstance(value, str):
+        yield _not_text(name, value)
+    elif "\0" in value:
+        yield Problem((name,), "a NUL character cannot be in an environment variable", "remove it")
+    elif value and SECRET.fullmatch(name):
+        yield Problem(
+            (name,),
+            f"{name} looks like a secret, and a value here would be readable in the rendered files",
+            "remove it here and set it in the shell that submits, or let the program read a file",
+            at="key",
+        )
+
+
+def _not_text(name: str, value: object) -> Problem:
+    if isinstance(value, (bool, int, float)):
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        return Problem(
+            (name,),
+            "the value of an environment variable is a text",
+            f'put it in quotes: {name}: "{shown}"',
+        )
+    given = "nothing" if value is None else f"a {'list' if isinstance(value, list) else 'map'}"
+    return Problem(
+        (name,),
+        f"the value of an environment variable is a text, not {given}",
+        f'write {name}: "..."' if value is not None else f'write {name}: "" for an empty value',
+    )
+
+
+Environment = Annotated[
+    dict[str, str],
+    BeforeValidator(_check),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": NAME_PATTERN},
+            "additionalProperties": {"type": "string"},
+        }
+    ),
+    TypeWords("map of variable names to texts"),
+]
+"""Names to values, checked."""

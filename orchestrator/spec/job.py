@@ -1,0 +1,184 @@
+"""The whole job file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from orchestrator.errors import quoted
+from orchestrator.spec.base import Part, Problem, TypeWords, problems_error
+from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
+from orchestrator.spec.environment import Environment
+from orchestrator.spec.parallelism import Parallelism
+from orchestrator.spec.train import MAX_STEPS, Train, train_problems
+
+NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$"
+MAX_NAME = 52
+
+
+def _check_name(name: str) -> str:
+    if re.fullmatch(NAME_PATTERN, name):
+        return name
+    message = (
+        f"{quoted(name, 60)} is not a name: lower-case letters, digits, hyphens, a letter first, "
+        f"no hyphen last, at most {MAX_NAME} characters"
+    )
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:MAX_NAME].strip("-")
+    raise problems_error([Problem((), message, f"write name: {slug}" if slug else "")])
+
+
+Name = Annotated[
+    str,
+    AfterValidator(_check_name),
+    WithJsonSchema({"type": "string", "pattern": NAME_PATTERN}),
+    TypeWords("name (lower-case letters, digits, hyphens)"),
+]
+
+
+class Checkpoint(Part):
+    """When the state is saved, and what is kept."""
+
+    every: int = Field(
+        default=100,
+        ge=1,
+        le=MAX_STEPS,
+        description="Steps between checkpoints; one more is written at the end and before a stop. "
+        "The same on Slurm and on Kubernetes.",
+    )
+    keep: int = Field(
+        default=3,
+        ge=1,
+        le=100_000,
+        description="How many of the newest whole checkpoints are kept. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    keep_best: bool = Field(
+        default=True,
+        description="Keep the one with the lowest validation loss as well. The same on Slurm and "
+        "on Kubernetes.",
+    )
+    format: Literal["full"] = Field(
+        default="full",
+        description="Layout on disk; full is one file with everything, written by rank 0. The same "
+        "on Slurm and on Kubernetes.",
+    )
+    resume: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto continues from the newest whole checkpoint if there is one; never starts "
+        "anew. The same on Slurm and on Kubernetes.",
+    )
+
+
+class JobSpec(Part):
+    """A training job: all layers merged, defaults filled in, checked as far as that goes without
+    a cluster. Durations are seconds, sizes are bytes."""
+
+    name: Name = Field(
+        description="Name of the run and of its folder; submitting the same name continues it. "
+        "Slurm: --job-name; Kubernetes: the object's name."
+    )
+    resources: Resources = Field(default=Resources(), description="What the job needs.")
+    launcher: Literal["torchrun"] = Field(
+        default="torchrun",
+        description="What starts the ranks of a node. The same on Slurm and on Kubernetes.",
+    )
+    parallelism: Parallelism = Field(
+        default=Parallelism(), description="How the model is spread over the ranks."
+    )
+    network: Network = Field(default=Network(), description="How the ranks talk to one another.")
+    timeouts: Timeouts = Field(
+        default=Timeouts(), description="How long each phase of an attempt may take."
+    )
+    train: Train = Field(description="What is trained, on which data, and how.")
+    checkpoint: Checkpoint = Field(
+        default=Checkpoint(), description="When the state is saved, and what is kept."
+    )
+    attempts: Attempts = Field(
+        default=Attempts(), description="How often the job is started again."
+    )
+    env: Environment = Field(
+        default_factory=dict,
+        description="Environment variables of all ranks. Slurm: exported inside the script; "
+        "Kubernetes: env of the container.",
+    )
+
+    @property
+    def num_ranks(self) -> int:
+        """Training processes over all nodes, the world size."""
+        return self.resources.nodes * self.resources.num_ranks_per_node
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobSpec:
+        problems = list(job_problems(self))
+        if problems:
+            raise problems_error(problems)
+        return self
+
+
+def job_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what is wrong between keys that are right one by one, with paths from the root."""
+    yield from _resource_problems(spec)
+    yield from _ddp_problems(spec)
+    yield from _env_problems(spec)
+    yield from (p.under(("train",)) for p in train_problems(spec.train))
+
+
+def _resource_problems(spec: JobSpec) -> Iterator[Problem]:
+    resources = spec.resources
+    gpus = ("resources", "gpus_per_node")
+    if resources.gpus_per_node and resources.ranks_per_node not in (None, resources.gpus_per_node):
+        yield Problem(
+            ("resources", "ranks_per_node"),
+            f"{resources.ranks_per_node} ranks for {resources.gpus_per_node} GPUs: each GPU has "
+            "exactly one rank",
+            f"remove it, or write ranks_per_node: {resources.gpus_per_node}",
+            involves=(gpus,),
+        )
+    if resources.gpu_type is not None and not resources.gpus_per_node:
+        yield Problem(
+            ("resources", "gpu_type"),
+            "no GPUs are asked for, so their type means nothing",
+            "add gpus_per_node, or remove gpu_type",
+            "key",
+            involves=(gpus,),
+        )
+    if spec.network.backend == "nccl" and not resources.gpus_per_node:
+        yield Problem(
+            ("network", "backend"),
+            "nccl needs GPUs, and resources.gpus_per_node is 0",
+            "write backend: gloo, or add resources.gpus_per_node",
+            involves=(gpus,),
+        )
+
+
+def _ddp_problems(spec: JobSpec) -> Iterator[Problem]:
+    parallelism = spec.parallelism
+    if parallelism.activation_checkpointing == "none":
+        return
+    reasons = {
+        "find_unused_parameters": "the recomputed pass would mark a parameter ready twice",
+        "broadcast_buffers": "the recomputed pass would see other buffers than the first one did",
+    }
+    for name, reason in reasons.items():
+        if getattr(parallelism.ddp, name):
+            yield Problem(
+                ("parallelism", "ddp", name),
+                f"cannot be true together with activation checkpointing: {reason}",
+                f"write {name}: false, or activation_checkpointing: none",
+                involves=(("parallelism", "activation_checkpointing"),),
+            )
+
+
+def _env_problems(spec: JobSpec) -> Iterator[Problem]:
+    for name in spec.network.env:
+        if spec.env.get(name, spec.network.env[name]) != spec.network.env[name]:
+            yield Problem(
+                ("network", "env", name),
+                f"{name} has another value in env",
+                "keep one of the two",
+                "key",
+                involves=(("env", name),),
+            )

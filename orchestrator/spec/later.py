@@ -1,0 +1,45 @@
+"""What a later release owns: refused with "not supported yet", never ignored or called unknown."""
+
+from __future__ import annotations
+
+LATER_KEYS: dict[str, str] = {
+    "script": "a program of your own instead of the bundled trainer",
+    "sweep": "many runs from one job file",
+    "after": "a run that waits for another",
+    "preflight": "checks of the nodes before the first step",
+    "code": "the version of the code that a run uses",
+    "train.profiler": "a profile of some steps",
+    "parallelism.shard_group": "the ranks that share one copy of the model",
+    "parallelism.cpu_offload": "parameters in the CPU's memory",
+    "parallelism.wrap": "the modules that are sharded one by one",
+    "parallelism.fsdp": "options of FSDP",
+    "parallelism.tensor": "tensor parallelism",
+    "network.fabric": "the kind of network between nodes",
+    "network.debug": "more messages from the communication libraries",
+    "network.watch": "a watchdog over the network",
+    "attempts.exclude_bad_nodes": "new attempts without the nodes that failed",
+    "checkpoint.async": "checkpoints that are written while training goes on",
+}
+"""Key with dots, and what it will be for."""
+
+LATER_VALUES: dict[str, tuple[str, ...]] = {
+    "launcher": ("srun", "submitit", "accelerate", "deepspeed"),
+    "parallelism.strategy": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp"),
+    "network.backend": ("xccl", "hccl", "cncl"),
+    "checkpoint.format": ("sharded",),
+}
+"""Values of a key that a later release knows."""
+
+LATER_FORMS: dict[str, tuple[type, str, str]] = {
+    "resources.nodes": (
+        dict,
+        "a range of nodes is not supported yet",
+        "give one number of nodes",
+    ),
+    "checkpoint.every": (
+        str,
+        "a time between checkpoints is not supported yet",
+        "give a number of steps, such as every: 100",
+    ),
+}
+"""Key to the type of a form that a later release knows, with message and fix."""

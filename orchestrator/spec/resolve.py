@@ -1,0 +1,252 @@
+"""Layers to a checked job, with all faults of all layers at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import Fault, FaultsError, Position
+from orchestrator.source import Document, expand, unexpanded_by_path
+from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layers import (
+    Layer,
+    Merged,
+    ProfileLike,
+    job_layers,
+    merge,
+    profile_layer,
+    set_layer,
+)
+from orchestrator.spec.train import MAX_STEPS
+from orchestrator.spec.words import problems_of
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value comes from.
+
+    Args:
+        kind: `--set`, `cluster`, `job`, `profile` or `default`.
+        label: in words: `job.yaml:7:3`, `--set`, `clusters.NAME in job.yaml:9:5`,
+            `profile NAME (file:line:column)`, `default`.
+    """
+
+    kind: str
+    label: str
+
+
+@dataclass(frozen=True)
+class ResolvedJob:
+    """A checked job and where each of its values comes from.
+
+    Args:
+        spec: the job.
+        origins: for the path of each value; a list is one value, a map has one for each key.
+        document: the job file.
+        variables: a fault for each value that still holds a variable such as `${NAME}`, because
+            the document has not been expanded; `render` refuses these. Values that `--set` or
+            another layer replaces do not count.
+    """
+
+    spec: JobSpec
+    origins: Mapping[KeyPath, Origin]
+    document: Document
+    variables: tuple[Fault, ...] = ()
+
+
+def resolve_job(
+    document: Document, profile: ProfileLike | None = None, sets: Sequence[str] = ()
+) -> ResolvedJob:
+    """Return the job that a file, a profile and `--set` options make together.
+
+    Args:
+        document: the job file. Has it not been expanded, its variables stay as they are, and
+            `$${` becomes `${`.
+        profile: the cluster; its name picks the job file's `clusters.NAME`.
+        sets: `a.b=value` each.
+
+    Raises:
+        FaultsError: everything that is wrong in any layer, each at its own place. The job file's
+            overrides for other clusters are judged as well.
+    """
+    variables = unexpanded_by_path(document)
+    job, clusters, faults = job_layers(
+        expand(document, None) if not document.expanded else document
+    )
+    over, set_faults = set_layer(sets)
+    layers = [profile_layer(profile)] if profile is not None else []
+    layers.append(job)
+    if profile is not None and profile.name in clusters:
+        layers.append(clusters[profile.name])
+    layers.append(over)
+    faults += [*document.faults, *set_faults]
+    others = [layer for layer in clusters.values() if layer not in layers]
+    bad: set[KeyPath] = set()
+    for layer in (*layers, *others):
+        for problem in layer_problems(layer.data):
+            faults.append(layer.fault(problem))
+            if layer not in others:
+                bad |= {problem.path, *problem.involves}
+    merged = merge(layers)
+    spec, problems = _judge(merged, bad)
+    faults += [_fault(merged, job, problem) for problem in problems]
+    if faults or spec is None:
+        raise FaultsError(_sorted(faults, document.file))
+    left = [fault for path, fault in variables.items() if _holds(merged, clusters, job, path)]
+    return ResolvedJob(spec, _origins(spec, merged), document, tuple(left))
+
+
+def _holds(merged: Merged, clusters: Mapping[str, Layer], job: Layer, path: KeyPath) -> bool:
+    """Return whether what the job file has at a path is part of the whole."""
+    if path[0] != "clusters":
+        return merged.owner(path) is job
+    return merged.owner(path[2:]) is clusters.get(str(path[1]))
+
+
+def layer_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the keys of a partial job, each judged by itself."""
+    for error in _errors(data):
+        if not (_is_missing(error) or _is_consistency(error)):
+            yield from problems_of(error)
+
+
+def _errors(data: Mapping[str, Any]) -> list[ErrorDetails]:
+    try:
+        JobSpec.model_validate(data)
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    return []
+
+
+def _is_missing(error: ErrorDetails) -> bool:
+    return error["type"] == "missing" and isinstance(error["loc"][-1], str)
+
+
+def _is_consistency(error: ErrorDetails) -> bool:
+    return error["type"] == PROBLEMS and not error["loc"]
+
+
+# What stands in for a required value that is missing or faulty, so that the rest can be judged.
+_STAND_INS: dict[KeyPath, Any] = {
+    ("name",): "stand-in",
+    ("train",): {},
+    ("train", "model"): {"preset": "nano"},
+    ("train", "data"): {"python_docs": True},
+    ("train", "data", "synthetic", "samples"): 1,
+    ("train", "steps"): MAX_STEPS,
+}
+_MAX_ROUNDS = 8  # a stand-in or removal for each level of the tree, and some to spare
+
+
+def _judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Problem]]:
+    """Return the job, or None and what is wrong with the whole.
+
+    Args:
+        merged: all layers in one.
+        bad: paths at which a layer is faulty; what rests on them is not judged.
+    """
+    data = copy.deepcopy(merged.data)
+    problems: list[Problem] = []
+    for _ in range(_MAX_ROUNDS):
+        errors = _errors(data)
+        if not errors:
+            return (None if problems or bad else JobSpec.model_validate(data)), problems
+        if _is_consistency(errors[0]):
+            found = problems_of(errors[0])
+            return None, problems + [p for p in found if not _rests_on(p, bad)]
+        for error in errors:
+            path = tuple(error["loc"])
+            if _is_missing(error):
+                if not _touched(path, bad):
+                    problems += problems_of(error)
+                _store(data, path, _STAND_INS[path])
+                bad.add(path)
+            else:
+                bad |= _drop(data, error)
+    return None, problems
+
+
+def _drop(data: dict[str, Any], error: ErrorDetails) -> set[KeyPath]:
+    """Remove the faulty values, and return their paths."""
+    paths = {problem.path for problem in problems_of(error)}
+    for path in paths:
+        where: Any = data
+        for part in path[:-1]:
+            where = where.get(part) if isinstance(where, dict) else None
+            if isinstance(where, list):  # an item of a list: the list goes
+                break
+        if isinstance(where, dict):
+            where.pop(path[-1], None)
+        else:
+            _remove_list(data, path)
+    return paths
+
+
+def _remove_list(data: dict[str, Any], path: KeyPath) -> None:
+    where: Any = data
+    for part in path:
+        below = where.get(part)
+        if not isinstance(below, dict):
+            where.pop(part, None)
+            return
+        where = below
+
+
+def _store(data: dict[str, Any], path: KeyPath, value: Any) -> None:
+    where: Any = data
+    for part in path[:-1]:
+        where = where[part]
+    where[path[-1]] = copy.deepcopy(value)
+
+
+def _rests_on(problem: Problem, bad: set[KeyPath]) -> bool:
+    """Return whether a problem is at a faulty path, or involves one or what is inside of it."""
+    below = {path[:end] for path in bad for end in range(1, len(path) + 1)}
+    return _touched(problem.path, bad) or any(
+        path in below or _touched(path, bad) for path in problem.involves
+    )
+
+
+def _touched(path: KeyPath, bad: set[KeyPath]) -> bool:
+    """Return whether a path is, or is inside of, a faulty one."""
+    return any(path[:end] in bad for end in range(1, len(path) + 1))
+
+
+def _fault(merged: Merged, job: Layer, problem: Problem) -> Fault:
+    """Return a problem of the whole at the place that gave the value, else in the job file."""
+    return (merged.owner(problem.path) or job).fault(problem)
+
+
+def _sorted(faults: list[Fault], first: str) -> list[Fault]:
+    """Return the faults by file and position, the job file's first; one for each place and key."""
+    files = list(dict.fromkeys([first, *(fault.file for fault in faults)]))
+    unique = {(f.file, f.position, f.key): f for f in reversed(faults)}
+    return sorted(
+        unique.values(), key=lambda f: (files.index(f.file), f.position or Position(0, 0))
+    )
+
+
+def _origins(spec: JobSpec, merged: Merged) -> dict[KeyPath, Origin]:
+    default = Origin("default", "default")
+    origins = {}
+    for path in _leaves(spec, ()):
+        layer = merged.owners.get(path)
+        origins[path] = Origin(layer.kind, layer.label(path)) if layer is not None else default
+    return origins
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(value, Part):
+        for name in type(value).model_fields:
+            yield from _leaves(getattr(value, name), (*path, name))
+    elif isinstance(value, dict) and value:
+        for name, child in value.items():
+            yield from _leaves(child, (*path, name))
+    else:
+        yield path

@@ -1,0 +1,280 @@
+"""What is trained, on which data, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.base import Betas, Fraction, Part, Paths, Problem, Text, TypeWords
+from orchestrator.spec.model import Model, model_problems
+
+MAX_STEPS = 10**9
+SOURCES = ("text", "tokens", "synthetic", "python_docs")
+
+
+class Synthetic(Part):
+    """Made-up tokens, for tests of speed."""
+
+    samples: int = Field(
+        ge=1,
+        le=10**12,
+        description="Number of made-up sequences. The same on Slurm and on Kubernetes.",
+    )
+
+
+class Validation(Part):
+    """What the model is judged by."""
+
+    fraction: Fraction = Field(
+        default=0.1,
+        description="Last part of the data that is kept for validation, if no files are given; 0 "
+        "for none. The same on Slurm and on Kubernetes.",
+    )
+    text: Paths | None = Field(
+        default=None,
+        description="Text files for validation, in place of a fraction. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    tokens: Paths | None = Field(
+        default=None,
+        description="Token files for validation, in place of a fraction. The same on Slurm and on "
+        "Kubernetes.",
+    )
+
+
+class Data(Part):
+    """One of text, tokens, synthetic and python_docs."""
+
+    text: Paths | None = Field(
+        default=None,
+        description="Text files, read as bytes or through a tokenizer; relative to the job file's "
+        "folder. The same on Slurm and on Kubernetes.",
+    )
+    tokens: Paths | None = Field(
+        default=None,
+        description="Files of token numbers without a header, mapped into memory. The same on "
+        "Slurm and on Kubernetes.",
+    )
+    synthetic: Synthetic | None = Field(
+        default=None, description="Made-up tokens, for tests of speed."
+    )
+    python_docs: Annotated[Literal[True], TypeWords("true")] | None = Field(
+        default=None,
+        description="The documentation topics that come with every CPython (module "
+        "pydoc_data.topics): real text without a download. The same on Slurm and on Kubernetes.",
+    )
+    tokenizer: Text | None = Field(
+        default=None,
+        description="A tokenizer.json of Hugging Face's tokenizers for text; by default each byte "
+        "is a token. The same on Slurm and on Kubernetes.",
+    )
+    dtype: Literal["uint16", "uint32"] = Field(
+        default="uint16",
+        description="Number format of token files. The same on Slurm and on Kubernetes.",
+    )
+    validation: Validation = Field(default=Validation(), description="What the model is judged by.")
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Processes of each rank that load data; 0 loads in the rank itself. The same "
+        "on Slurm and on Kubernetes.",
+    )
+
+    @property
+    def kind(self) -> str:
+        """Which source was chosen: text, tokens, synthetic or python_docs."""
+        return next(name for name in SOURCES if getattr(self, name) is not None)
+
+
+class Optimizer(Part):
+    """AdamW and the clipping of gradients."""
+
+    lr: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=3e-4,
+        description="Highest learning rate. The same on Slurm and on Kubernetes.",
+    )
+    betas: Betas = Field(
+        default=(0.9, 0.95), description="AdamW's betas. The same on Slurm and on Kubernetes."
+    )
+    eps: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1e-8, description="AdamW's epsilon. The same on Slurm and on Kubernetes."
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=0.1,
+        description="Weight decay of matrices; vectors have none. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    clip_norm: Annotated[float, Field(ge=0)] = Field(
+        default=1.0,
+        description="Longest gradient over all parameters; 0 for no clipping. The same on Slurm "
+        "and on Kubernetes.",
+    )
+
+
+class Schedule(Part):
+    """How the learning rate goes over the steps."""
+
+    warmup_steps: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps in which the learning rate rises from 0. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    kind: Literal["cosine", "constant"] = Field(
+        default="cosine",
+        description="What follows the warm-up. The same on Slurm and on Kubernetes.",
+    )
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1,
+        description="Where the cosine ends, as a share of lr. The same on Slurm and on Kubernetes.",
+    )
+
+
+class Batch(Part):
+    """How many sequences make one step."""
+
+    micro: int = Field(
+        default=8,
+        ge=1,
+        le=1_000_000,
+        description="Sequences of each rank in one forward pass. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    accumulation: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="Forward and backward passes of each rank before one optimizer step. The same "
+        "on Slurm and on Kubernetes.",
+    )
+
+
+class Evaluation(Part):
+    """When the validation loss is computed."""
+
+    every: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Steps between evaluations; by default only at the start and at the end. The "
+        "same on Slurm and on Kubernetes.",
+    )
+    batches: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Batches of each rank in one evaluation; by default all validation data. The "
+        "same on Slurm and on Kubernetes.",
+    )
+
+
+class Logging(Part):
+    """What is written about the progress."""
+
+    every: int = Field(
+        default=10,
+        ge=1,
+        le=MAX_STEPS,
+        description="Steps between lines of metrics. The same on Slurm and on Kubernetes.",
+    )
+    tensorboard: bool = Field(
+        default=True,
+        description="Write TensorBoard files as well, where it is installed. The same on Slurm and "
+        "on Kubernetes.",
+    )
+
+
+class Train(Part):
+    """The bundled trainer's work."""
+
+    model: Model = Field(description="The model: a preset, sizes, or a factory of yours.")
+    data: Data = Field(description="What it learns from.")
+    optimizer: Optimizer = Field(default=Optimizer(), description="AdamW and clipping.")
+    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the steps.")
+    batch: Batch = Field(default=Batch(), description="How many sequences make one step.")
+    steps: int = Field(
+        ge=1,
+        le=MAX_STEPS,
+        description="Optimizer steps of the whole run, over all attempts. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    evaluation: Evaluation = Field(
+        default=Evaluation(), description="When the validation loss is computed."
+    )
+    seed: int = Field(
+        default=1337,
+        ge=0,
+        lt=2**32,
+        description="Seed of weights, order of the data and dropout. The same on Slurm and on "
+        "Kubernetes.",
+    )
+    logging: Logging = Field(default=Logging(), description="What is written about the progress.")
+    compile: bool = Field(
+        default=False,
+        description="Compile the model with torch.compile. The same on Slurm and on Kubernetes.",
+    )
+
+
+def train_problems(train: Train) -> Iterator[Problem]:
+    """Yield what is wrong between the keys of `train`, paths from there."""
+    yield from (p.under(("model",)) for p in model_problems(train.model))
+    yield from (p.under(("data",)) for p in _data_problems(train.data))
+    warmup = train.schedule.warmup_steps
+    if warmup >= train.steps:
+        yield Problem(
+            ("schedule", "warmup_steps"),
+            f"{warmup} warm-up steps leave none of the {train.steps} steps for training",
+            f"take fewer than {train.steps}",
+            involves=(("steps",),),
+        )
+
+
+def _data_problems(data: Data) -> Iterator[Problem]:
+    chosen = data.given(*SOURCES)
+    sources = tuple((name,) for name in SOURCES)
+    if not chosen:
+        yield Problem(
+            (),
+            "no data is chosen",
+            "give one of text, tokens, synthetic and python_docs, such as `python_docs: true`",
+            "key",
+            involves=sources,
+        )
+    for name in chosen[1:]:
+        yield Problem(
+            (name,),
+            f"there is {chosen[0]} already, and only one of {', '.join(SOURCES)} can be used",
+            f"remove {name} or {chosen[0]}",
+            "key",
+            involves=sources,
+        )
+    if len(chosen) == 1:
+        yield from _companion_problems(data, chosen[0])
+
+
+def _companion_problems(data: Data, chosen: str) -> Iterator[Problem]:
+    for name, source in (("tokenizer", "text"), ("dtype", "tokens")):
+        if chosen != source and data.given(name):
+            yield Problem(
+                (name,), f"goes with {source} only, not with {chosen}", "remove it", "key"
+            )
+    files = data.validation.given("text", "tokens")
+    for name in files:
+        if name != chosen:
+            yield Problem(
+                ("validation", name),
+                f"the training data is {chosen}, so validation cannot be {name}",
+                f"give validation.{chosen}" if chosen in ("text", "tokens") else "use fraction",
+                "key",
+            )
+    if files and data.validation.given("fraction"):
+        yield Problem(
+            ("validation", "fraction"),
+            "validation files are given, so no fraction of the training data is kept for it",
+            f"remove fraction or {files[0]}",
+            "key",
+        )

@@ -1,0 +1,110 @@
+"""Real ranks for tests: forked from this process, which has imported torch, and no torchrun.
+
+The parent hosts the store, as torchrun's agent does, on a port that the system picks. The parent
+must never run a backward pass: autograd's threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch._dynamo  # optimizers import it at their first step: once here, not in every rank
+from torch._C._distributed_c10d import TCPStore
+
+import trainer.loop  # noqa: F401  # as above
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: its result, or the traceback of its exception, or neither if killed."""
+
+    value: Any
+    error: str | None
+    exit_code: int | None
+
+
+Fn = Callable[..., Any]
+
+
+def run_ranks(num_ranks: int, fn: Fn, *args: Any, timeout_s: float = 90) -> list[Any]:
+    """What fn(*args) returned on each of `num_ranks` ranks; AssertionError if one did not."""
+    ended = end_ranks(num_ranks, fn, *args, timeout_s=timeout_s)
+    errors = [f"rank {rank}: {end.error or end}" for rank, end in enumerate(ended)
+              if end.error or end.exit_code]  # fmt: skip
+    if errors:
+        raise AssertionError("\n".join(errors))
+    return [end.value for end in ended]
+
+
+def end_ranks(num_ranks: int, fn: Fn, *args: Any, timeout_s: float = 90) -> list[Ended]:
+    """Run fn(*args) on `num_ranks` ranks and wait at most timeout_s; whoever is late is killed."""
+    started = [_start(rank, num_ranks, fn, args) for rank in range(num_ranks)]
+    # Only now: forking while the store's thread works would copy its locks as they are.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for _, connection in started:
+        connection.send(store.port)
+    deadline = time.monotonic() + timeout_s
+    try:
+        return [_collect(process, connection, deadline) for process, connection in started]
+    finally:
+        for process, _ in started:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _start(
+    rank: int, num_ranks: int, fn: Fn, args: tuple[Any, ...]
+) -> tuple[multiprocessing.process.BaseProcess, Connection]:
+    environ = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    here, there = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_run, args=(there, environ, fn, args))
+    process.start()
+    there.close()
+    return process, here
+
+
+def _run(connection: Connection, environ: dict[str, str], fn: Fn, args: Any) -> None:
+    os.environ.update(environ)
+    os.environ["MASTER_PORT"] = str(connection.recv())
+    torch.set_num_threads(1)
+    value, error = None, None
+    try:
+        value = fn(*args)
+    except BaseException:  # the parent shows it
+        error = traceback.format_exc()
+    connection.send((value, error))
+
+
+def _collect(
+    process: multiprocessing.process.BaseProcess, connection: Connection, deadline: float
+) -> Ended:
+    value, error = None, None
+    try:
+        if connection.poll(max(0.0, deadline - time.monotonic())):
+            value, error = connection.recv()
+        else:
+            error = "did not end in time"
+            process.kill()
+    except EOFError:
+        pass  # killed: the exit code says by what
+    process.join(max(0.0, deadline - time.monotonic()) + 5)
+    return Ended(value, error, process.exitcode)

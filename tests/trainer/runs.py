@@ -1,0 +1,166 @@
+"""Runs of the trainer for tests: a configuration, a run folder, and what came out of it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from ranks import Ended, end_ranks
+
+from trainer import checkpoint, phase
+from trainer.main import main
+
+CONFIG: dict[str, Any] = {
+    "version": 1, "name": "test", "num_ranks": 2, "device": "cpu", "backend": "gloo",
+    "step_timeout_s": 60,
+    "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
+              "dropout": 0.0, "tied": True, "factory": None, "args": {}},
+    "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",
+             "samples": None, "validation_fraction": 0.1, "validation_paths": [], "workers": 0},
+    "optimizer": {"lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
+                  "clip_norm": 1.0},
+    "schedule": {"warmup_steps": 3, "kind": "cosine", "min_lr_ratio": 0.1},
+    "batch": {"micro": 2, "accumulation": 1}, "steps": 6,
+    "evaluation": {"every": None, "batches": None}, "seed": 7,
+    "logging": {"every": 2, "tensorboard": False}, "compile": False,
+    "precision": "fp32", "activation_checkpointing": "none", "strategy": "ddp",
+    "ddp": {"find_unused_parameters": False, "broadcast_buffers": None, "bucket_cap_mb": 0.02,
+            "gradient_as_bucket_view": True, "static_graph": False},
+    "checkpoint": {"every": 100, "keep": 3, "keep_best": True, "resume": "auto"},
+}  # fmt: skip
+
+TEXT = "".join(f"{i} green bottles, hanging on the wall number {i * i}.\n" for i in range(120))
+
+
+def configuration(**changes: Any) -> dict[str, Any]:
+    """The test configuration with changes; `batch__micro=3` sets batch.micro."""
+    config = copy.deepcopy(CONFIG)
+    for key, value in changes.items():
+        *sections, name = key.split("__")
+        target = config
+        for section in sections:
+            target = target[section]
+        if name not in target:
+            raise KeyError(key)
+        target[name] = value
+    return config
+
+
+Listener = Callable[["Run", str, int], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder at `root`/run with its working folder beside it."""
+
+    root: Path
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def workdir(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+    def attempt_dir(self, attempt: int = 1) -> Path:
+        return self.run_dir / "attempts" / str(attempt)
+
+    def start(
+        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+    ) -> list[Ended]:
+        """Run one attempt on all ranks; a listener hears each change of phase in each rank."""
+        self.attempt_dir(attempt).mkdir(parents=True)
+        self.workdir.mkdir(exist_ok=True)
+        if not any(self.workdir.glob("*.txt")):
+            (self.workdir / "a.txt").write_text(TEXT)
+        config_file = self.run_dir / "trainer.json"
+        config_file.write_text(json.dumps(config))
+        return end_ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
+
+    def finish(
+        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+    ) -> str:
+        """Run one attempt that must end well; returns the outcome."""
+        ended = self.start(config, attempt, listener)
+        faults = [end for end in ended if end.value != 0 or end.error or end.exit_code]
+        if faults:
+            raise AssertionError(f"{faults}; {self.errors(attempt)}")
+        return str(self.outcome(attempt)["outcome"])
+
+    def outcome(self, attempt: int = 1) -> dict[str, Any]:
+        file = self.attempt_dir(attempt) / "outcome.json"
+        content: dict[str, Any] = json.loads(file.read_text())
+        return content
+
+    def errors(self, attempt: int = 1) -> list[dict[str, Any]]:
+        files = sorted((self.attempt_dir(attempt) / "errors").glob("rank-*.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.metrics() if line.get("event") == name]
+
+    def losses(self) -> dict[int, float]:
+        """The loss of every step; a step that was made again must have had the same loss."""
+        found: dict[int, float] = {}
+        for line in self.metrics():
+            if "losses" in line:
+                first = line["step"] - len(line["losses"]) + 1
+                for step, loss in enumerate(line["losses"], first):
+                    if found.setdefault(step, loss) != loss:
+                        raise AssertionError(f"step {step}: {found[step]} and then {loss}")
+        return found
+
+    def checkpoints(self) -> list[str]:
+        return [path.name for path in checkpoint.published(self.checkpoint_dir)]
+
+    def digest(self, name: str | None = None) -> str:
+        """SHA-256 over parameters, optimizer state and random states of a checkpoint (newest)."""
+        folder = self.checkpoint_dir / (name or self.checkpoints()[-1])
+        checkpoint.verify(folder)
+        digest = hashlib.sha256()
+        for part in ("model.pt", "optimizer.pt", "trainer.pt"):
+            _update(digest, checkpoint.load_part(folder, part))
+        return digest.hexdigest()
+
+
+def _update(digest: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        digest.update(repr((value.dtype, tuple(value.shape))).encode())
+        digest.update(value.contiguous().numpy().tobytes())
+    elif isinstance(value, Mapping):
+        for key in value:
+            digest.update(repr(key).encode())
+            _update(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _update(digest, item)
+    else:
+        digest.update(repr(value).encode())
+
+
+def _rank(run: Run, config_file: Path, attempt: int, listener: Listener | None) -> int:
+    os.environ.update(
+        ORCHESTRATE_RUN_DIR=str(run.run_dir),
+        ORCHESTRATE_ATTEMPT=str(attempt),
+        ORCHESTRATE_CHECKPOINT_DIR=str(run.checkpoint_dir),
+        ORCHESTRATE_WORKDIR=str(run.workdir),
+    )
+    if listener is not None:
+        phase.listeners.append(lambda name, step: listener(run, name, step))
+    return main(["--config", str(config_file)])

@@ -1,0 +1,71 @@
+"""Reference pages are made from the code and compared; `make golden` writes them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli import COMMANDS, orchestrate
+from orchestrator.spec import fields
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def commands_page() -> str:
+    blocks = ["# Commands\n\nMade from `--help` by `make golden`.\n"]
+    runner = CliRunner()
+    for name in ["", *COMMANDS]:
+        argv = [name, "--help"] if name else ["--help"]
+        result = runner.invoke(orchestrate, argv, prog_name="orchestrate", terminal_width=88)
+        assert result.exit_code == 0, result.output
+        title = f"orchestrate {name}".rstrip()
+        blocks.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```\n")
+    return "\n".join(blocks)
+
+
+def job_file_page() -> str:
+    head = (
+        "# The job file\n\nMade from the models' own descriptions by `make golden`; "
+        "`orchestrate explain KEY` shows one row.\n"
+    )
+    rows = [
+        head,
+        "| key | type | default | meaning |\n|---|---|---|---|",
+    ]
+    for field in fields():
+        cells = (f"`{field.path}`", field.type, field.default, field.description)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+PAGES = {"commands.md": commands_page, "job-file.md": job_file_page}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_what_the_code_says(name: str, update_golden: bool) -> None:
+    text = PAGES[name]()
+    page = REFERENCE / name
+    if update_golden:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text, "utf-8")
+    assert page.read_text("utf-8") == text, f"{name} differs; make golden, read the diff"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_help_has_an_example_and_a_short_line(name: str) -> None:
+    command = orchestrate.get_command(click.Context(orchestrate), name)
+    assert command is not None
+    assert "Example" in (command.help or "")
+    assert len(command.get_short_help_str(limit=200)) > 10
+
+
+def test_links_of_the_docs_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"

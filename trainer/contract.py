@@ -1,0 +1,174 @@
+"""The program's side of docs/contract.md, and the only reader of os.environ in this package.
+
+The constants repeat that page; a test holds them equal to it and to orchestrator/contract.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ENV_RUN_DIR = "ORCHESTRATE_RUN_DIR"
+ENV_ATTEMPT = "ORCHESTRATE_ATTEMPT"
+ENV_CHECKPOINT_DIR = "ORCHESTRATE_CHECKPOINT_DIR"
+ENV_WORKDIR = "ORCHESTRATE_WORKDIR"
+
+ATTEMPTS_DIR = "attempts"
+CHECKPOINTS_DIR = "checkpoints"
+ERRORS_DIR = "errors"
+DRAIN_FILE = "drain"
+OUTCOME_FILE = "outcome.json"
+METRICS_FILE = "metrics.jsonl"
+DONE_FILE = "DONE"
+METRICS_TAG = "[metrics] "
+
+OUTCOME_DONE = "done"
+OUTCOME_DRAINED = "drained"
+KIND_CONFIGURATION = "configuration"
+KIND_FAILURE = "failure"
+VERSION = 1
+
+
+class ConfigurationError(Exception):
+    """A fault in what the user gave: it would happen again, so the attempt is never repeated."""
+
+
+class Superseded(RuntimeError):
+    """A newer attempt of this run exists, so this one may not publish anything."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What the launcher told this rank.
+
+    rank, local_rank and world_size are torchrun's; attempt counts from 1; the folders are absolute.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    attempt: int
+    run_dir: Path
+    checkpoint_dir: Path
+    workdir: Path
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Contract:
+        """Read the variables of the contract.
+
+        Raises ConfigurationError that names every variable that is missing or not a number.
+        """
+        faults: list[str] = []
+        contract = cls(
+            rank=_number(environ, "RANK", 0, faults),
+            local_rank=_number(environ, "LOCAL_RANK", 0, faults),
+            world_size=_number(environ, "WORLD_SIZE", 1, faults),
+            attempt=_number(environ, ENV_ATTEMPT, 1, faults),
+            run_dir=_folder(environ, ENV_RUN_DIR, faults),
+            checkpoint_dir=_folder(environ, ENV_CHECKPOINT_DIR, faults),
+            workdir=_folder(environ, ENV_WORKDIR, faults),
+        )
+        if faults:
+            raise ConfigurationError(
+                "environment: " + "; ".join(faults) + ". They are set by the launcher: start the"
+                " job with 'orchestrate submit', or set them as docs/contract.md says."
+            )
+        return contract
+
+    @property
+    def attempt_dir(self) -> Path:
+        """Folder of this attempt."""
+        return self.run_dir / ATTEMPTS_DIR / str(self.attempt)
+
+    @property
+    def drain_file(self) -> Path:
+        """Its existence asks for a checkpoint at the next step boundary, then a stop."""
+        return self.attempt_dir / DRAIN_FILE
+
+    @property
+    def metrics_file(self) -> Path:
+        """JSON lines of rank 0."""
+        return self.run_dir / METRICS_FILE
+
+    def enter_workdir(self) -> None:
+        """Make relative paths relative to the user's folder; its modules come last on the path."""
+        if not self.workdir.is_dir():
+            raise ConfigurationError(
+                f"{ENV_WORKDIR}: {self.workdir} is no folder on {socket.gethostname()}; "
+                "it must be visible at the same path on every node"
+            )
+        os.chdir(self.workdir)
+        sys.path.append(str(self.workdir))
+
+    def is_newest_attempt(self) -> bool:
+        """Whether no attempt with a higher number has been claimed."""
+        folder = self.run_dir / ATTEMPTS_DIR
+        names = os.listdir(folder) if folder.is_dir() else []
+        return all(int(name) <= self.attempt for name in names if name.isdecimal())
+
+    def is_done(self) -> bool:
+        """Whether the run is finished and must not run again."""
+        return (self.run_dir / DONE_FILE).exists()
+
+    def done_step(self) -> int:
+        """Steps of the finished run, as its DONE marker says; 0 if it does not."""
+        try:
+            return int(json.loads((self.run_dir / DONE_FILE).read_bytes())["step"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0
+
+    def write_outcome(self, outcome: str, step: int) -> None:
+        """Write how the program ended after `step` optimizer steps; for rank 0, agreed by all."""
+        content = {"version": VERSION, "outcome": outcome, "step": step}
+        write_json(self.attempt_dir / OUTCOME_FILE, content)
+
+    def write_done(self, step: int) -> None:
+        """Mark the run as finished after `step` optimizer steps; for rank 0."""
+        content = {"version": VERSION, "attempt": self.attempt, "step": step}
+        write_json(self.run_dir / DONE_FILE, content)
+
+    def write_error(self, kind: str, message: str) -> None:
+        """Write why this rank failed; kind is KIND_CONFIGURATION or KIND_FAILURE."""
+        content = {
+            "version": VERSION,
+            "kind": kind,
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "message": message,
+        }
+        write_json(self.attempt_dir / ERRORS_DIR / f"rank-{self.rank:05d}.json", content)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one JSON object aside, sync it and rename it, so that no reader sees a half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+
+
+def _number(environ: Mapping[str, str], name: str, least: int, faults: list[str]) -> int:
+    text = environ.get(name, "")
+    if text.isdecimal() and int(text) >= least:
+        return int(text)
+    given = f"is {text!r}" if text else "is not set"
+    faults.append(f"{name} {given} (allowed: a whole number from {least})")
+    return least
+
+
+def _folder(environ: Mapping[str, str], name: str, faults: list[str]) -> Path:
+    path = Path(environ.get(name, ""))
+    if not path.is_absolute():
+        given = f"is {str(path)!r}" if environ.get(name) else "is not set"
+        faults.append(f"{name} {given} (allowed: an absolute path)")
+    return path

@@ -1,0 +1,324 @@
+"""The training of one rank, from loading to the last step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer import checkpoint, phase
+from trainer.config import TrainerConfig
+from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
+from trainer.data import load_corpus
+from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
+from trainer.model import GPT, build_model, flops_per_token, generate
+from trainer.optim import build_optimizer, learning_rate, set_learning_rate
+from trainer.parallel import autocast, gradient_sync, parallelize, settle, split
+from trainer.samples import SampleStream, train_batches, validation_batches
+from trainer.state import (
+    Progress,
+    find_newest,
+    gather,
+    parts,
+    random_state,
+    restore,
+    seed_everything,
+)  # fmt: skip
+from trainer.stop import StopProtocol
+
+PROMPT_TOKENS = 32
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss or the gradient norm is no number any more; nothing of it was saved."""
+
+
+class Trainer:
+    """One rank's model, data and state.
+
+    Building it loads everything and continues from the newest whole checkpoint; run() trains.
+    The process group must be up, and every rank must build its own.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, contract: Contract, stop: StopProtocol, device: torch.device
+    ) -> None:
+        self.config, self.contract, self.stop, self.device = config, contract, stop, device
+        phase.enter("load", 0)
+        self.corpus = load_corpus(config, contract.workdir)
+        torch.manual_seed(config.seed)
+        module = build_model(config, self.corpus.vocab_size)
+        self.flops_per_token = flops_per_token(module, config.model)
+        self.model = parallelize(module, config, device)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(self.model, config.optimizer)
+        batch = config.batch
+        self.samples_per_step = batch.micro * batch.accumulation * contract.world_size
+        self.progress = Progress()
+        self.validation_loss: float | None = None
+        self.broken: list[checkpoint.BrokenCheckpoint] = []
+        settle(self.model, self._throw_away_pass)
+        self.resumed_from = self._resume()
+        self._batches = self._open_batches()
+        self._losses = torch.zeros(config.logging.every, device=device)
+        self._grad_norm: Tensor | None = None
+        self._reported_step = self.progress.step
+        self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
+        self.clock = Clock()
+
+    def run(self) -> str:
+        """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
+        progress, config = self.progress, self.config
+        if self._evaluation_due():
+            self._evaluate()
+        while progress.step < config.steps:
+            self.stop.before_step(progress.step + 1)
+            self._train_step()
+            if progress.step % config.logging.every == 0:
+                self._report()
+            stopping = self.stop.after_step(progress.step)
+            if not stopping and self._evaluation_due():
+                self._evaluate()
+            if stopping or self._checkpoint_due():
+                self._save()
+            if stopping:
+                return OUTCOME_DRAINED
+        # A stop gives up the last evaluation, and the next attempt makes it.
+        return OUTCOME_DONE if progress.validated_step == progress.step else OUTCOME_DRAINED
+
+    def _train_step(self) -> None:
+        config, progress = self.config, self.progress
+        phase.enter("step", progress.step)
+        accumulation = config.batch.accumulation
+        loss_sum = self._losses[progress.step - self._reported_step]
+        self.optimizer.zero_grad()
+        for micro in range(accumulation):
+            began = perf_counter()
+            batch = next(self._batches)
+            self.clock.data_s += perf_counter() - began
+            with gradient_sync(self.model, is_last_micro_batch=micro == accumulation - 1):
+                loss = self._loss(batch)
+                if accumulation > 1:
+                    loss = loss / accumulation
+                torch.autograd.backward(loss)
+            loss_sum += loss.detach()
+        progress.step += 1
+        clip_norm = config.optimizer.clip_norm
+        if clip_norm > 0:
+            self._grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip_norm)
+        rate = learning_rate(progress.step, config.steps, config.optimizer.lr, config.schedule)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        progress.samples += self.samples_per_step
+
+    def _loss(self, batch: Tensor) -> Tensor:
+        """Mean loss, a scalar, of a batch of windows [B, T + 1]."""
+        tokens, targets = split(batch, self.device)
+        with autocast(self.config, self.device):
+            loss: Tensor = self.model(tokens, targets)
+        return loss
+
+    def _throw_away_pass(self) -> None:
+        micro = self.config.batch.micro
+        batch = self.corpus.train[np.arange(micro) % len(self.corpus.train)]
+        loss = self._loss(batch)
+        if loss.dim() > 0:
+            raise ConfigurationError(
+                f"train.model.factory: the module returned a loss of shape {list(loss.shape)};"
+                " it must return the mean loss over the batch, a scalar"
+            )
+        torch.autograd.backward(loss)
+
+    # Between steps.
+
+    def _evaluation_due(self) -> bool:
+        step, every = self.progress.step, self.config.evaluation.every
+        if self.progress.validated_step == step:
+            return False
+        return step in (0, self.config.steps) or (every is not None and step % every == 0)
+
+    def _checkpoint_due(self) -> bool:
+        step = self.progress.step
+        return step == self.config.steps or step % self.config.checkpoint.every == 0
+
+    def _report(self) -> None:
+        """Write the metrics since the last report; the only collective of an ordinary interval."""
+        progress = self.progress
+        num_steps = progress.step - self._reported_step
+        if num_steps == 0:
+            return
+        mean = self._losses[:num_steps].clone()
+        dist.all_reduce(mean)
+        losses = (mean / self.contract.world_size).tolist()
+        norm = self._last_grad_norm()
+        self._refuse_divergence(losses, norm)
+        self._losses.zero_()
+        self._reported_step = progress.step
+        training_s, shares = self.clock.read()
+        tokens_per_s = num_steps * self.samples_per_step * self.config.model.context / training_s
+        self.metrics.line(
+            progress.step,
+            loss=losses[-1],
+            losses=losses,
+            lr=self.optimizer.param_groups[0]["lr"],
+            grad_norm=norm,
+            tokens_per_s=round(tokens_per_s, 1),
+            mfu=self._utilization(tokens_per_s),
+            peak_memory_bytes=peak_memory_bytes(self.device),
+            time_shares=shares,
+        )
+
+    def _last_grad_norm(self) -> float:
+        """Norm before clipping; where nothing is clipped it is taken here and not every step."""
+        if self._grad_norm is not None:
+            return self._grad_norm.item()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients).item()
+
+    def _refuse_divergence(self, losses: list[float], norm: float) -> None:
+        if all(map(math.isfinite, losses)) and math.isfinite(norm):
+            return
+        first = self._reported_step + 1
+        raise TrainingDiverged(
+            f"steps {first} to {self.progress.step}: the losses are {losses} and the last gradient"
+            f" norm is {norm}. Nothing after step {self._reported_step} is saved; lower"
+            " train.optimizer.lr, lengthen train.schedule.warmup_steps or look at the data"
+        )
+
+    def _utilization(self, tokens_per_s: float) -> float | None:
+        if self.flops_per_token is None:
+            return None
+        per_rank = tokens_per_s * self.flops_per_token / self.contract.world_size
+        return utilization(per_rank, self.device)
+
+    def _evaluate(self) -> None:
+        """Validate on all ranks; nothing is noted if any rank has to stop meanwhile."""
+        progress = self.progress
+        phase.enter("evaluation", progress.step)
+        began = perf_counter()
+        totals = self._validation_totals()
+        dist.all_reduce(totals)
+        loss_sum, num_tokens, num_stopping = totals.tolist()
+        self.clock.evaluation_s += perf_counter() - began
+        if num_stopping:
+            return
+        progress.validated_step = progress.step
+        if num_tokens == 0:
+            return
+        self.validation_loss = loss_sum / num_tokens
+        per_byte = self.validation_loss if self.corpus.bytes_are_tokens else None
+        self.metrics.event(
+            "validation", progress.step, loss=self.validation_loss, loss_per_byte=per_byte
+        )
+
+    @torch.no_grad()
+    def _validation_totals(self) -> Tensor:
+        """Sum of losses, number of tokens, whether this rank has to stop: float64 [3]."""
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        module = self.model.module  # the wrapper would synchronise, and ranks differ in batches
+        module.eval()
+        for batch in self._validation_batches():
+            if self.stop.requested():
+                totals[2] = 1
+                break
+            tokens, targets = split(batch, self.device)
+            with autocast(self.config, self.device):
+                loss = module(tokens, targets)
+            totals[0] += loss.double() * targets.numel()
+            totals[1] += targets.numel()
+        module.train()
+        return totals
+
+    def _validation_batches(self) -> Iterator[Tensor]:
+        if self.corpus.validation is None:
+            return iter(())
+        return validation_batches(
+            self.corpus.validation,
+            self.config.batch.micro,
+            self.contract.rank,
+            self.contract.world_size,
+            self.config.evaluation.batches,
+        )
+
+    def sample_text(self, num_bytes: int) -> str | None:
+        """Text that the model writes on, None where its tokens are not bytes; on rank 0 alone."""
+        model = self.model.module
+        if not (isinstance(model, GPT) and self.corpus.bytes_are_tokens):
+            return None
+        first = (self.corpus.validation or self.corpus.train)[np.zeros(1, np.int64)]  # [1, T + 1]
+        prompt = first[0, :PROMPT_TOKENS].to(self.device)
+        tokens = generate(model, prompt, num_bytes, self.config.seed)
+        return bytes(tokens.clamp(max=255).tolist()).decode(errors="replace")
+
+    # Checkpoints.
+
+    def _save(self) -> None:
+        """Publish the state of this step; rank 0 writes, all ranks give their random states."""
+        self._report()
+        began = perf_counter()
+        phase.enter("save", self.progress.step)
+        random_states = gather(random_state(self.device))
+        if random_states is not None:
+            path = self._publish(random_states)
+            seconds = round(perf_counter() - began, 3)
+            self.metrics.event("checkpoint", self.progress.step, path=path, seconds=seconds)
+        self.clock.checkpoint_s += perf_counter() - began
+
+    def _publish(self, random_states: list[Any]) -> str:
+        progress, config = self.progress, self.config
+        measured = progress.validated_step == progress.step
+        manifest = checkpoint.Manifest(
+            step=progress.step,
+            attempt=self.contract.attempt,
+            world_size=self.contract.world_size,
+            strategy=config.strategy,
+            validation_loss=self.validation_loss if measured else None,
+        )
+        content = parts(self.model.module, self.optimizer, progress, random_states)
+        path = checkpoint.publish(manifest, content, self.contract)
+        phase.enter("prune", progress.step)
+        if self.contract.is_newest_attempt():
+            known_broken = [error.path for error in self.broken]
+            keep, keep_best = config.checkpoint.keep, config.checkpoint.keep_best
+            checkpoint.prune(path, keep, keep_best, self.contract.attempt, known_broken)
+        return path.name
+
+    def _resume(self) -> str | None:
+        """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
+        seed = self.config.seed + 1 + self.contract.rank  # dropout differs between ranks
+        seed_everything(seed)
+        if self.config.checkpoint.resume == "never":
+            return None
+        path, self.broken = find_newest(self.contract.checkpoint_dir)
+        if path is None:
+            return None
+        self.progress = restore(path, self.model.module, self.optimizer, self.device, seed)
+        return path.name
+
+    def close(self) -> None:
+        """End the loader's workers and close the metrics."""
+        self._batches.close()
+        self.metrics.close()
+
+    def _open_batches(self) -> Generator[Tensor, None, None]:
+        stream = SampleStream(
+            num_samples=len(self.corpus.train),
+            micro=self.config.batch.micro,
+            rank=self.contract.rank,
+            world_size=self.contract.world_size,
+            seed=self.config.seed,
+            offset=self.progress.samples,
+        )
+        return train_batches(
+            self.corpus.train,
+            stream,
+            self.config.data.workers,
+            timeout_s=self.config.step_timeout_s,
+            pin=self.device.type == "cuda",
+        )

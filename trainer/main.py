@@ -1,0 +1,168 @@
+"""One rank from its start to its exit code: configuration, group, training, outcome."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import gc
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer import phase
+from trainer.config import TrainerConfig, read_config
+from trainer.contract import (
+    KIND_CONFIGURATION,
+    KIND_FAILURE,
+    OUTCOME_DONE,
+    ConfigurationError,
+    Contract,
+)
+
+if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuration comes first
+    import torch
+    from torch.distributed.distributed_c10d import Store
+
+    from trainer.loop import Trainer
+
+SAMPLE_TOKENS = 200
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run this rank; returns its exit code, 0 or 1. Why it failed is in errors/rank-R.json."""
+    parser = argparse.ArgumentParser(prog="trainer", description="One rank of a training run.")
+    parser.add_argument("--config", type=Path, required=True, help="trainer.json, absolute path")
+    config_file: Path = parser.parse_args(arguments).config
+    try:
+        contract = Contract.from_environ()
+    except ConfigurationError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return 1
+    try:
+        run(config_file, contract)
+    except ConfigurationError as error:
+        print(f"trainer: rank {contract.rank}: {error}", file=sys.stderr)
+        contract.write_error(KIND_CONFIGURATION, str(error))
+        return 1
+    except Exception as error:  # whatever ends a rank must be on record before it exits
+        traceback.print_exc()
+        contract.write_error(KIND_FAILURE, f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+def run(config_file: Path, contract: Contract) -> None:
+    """Train as the file says. Raises ConfigurationError for what would fail again."""
+    config = read_config(config_file)
+    if config.num_ranks != contract.world_size:
+        raise ConfigurationError(
+            f"num_ranks: {config_file} was rendered for {config.num_ranks} ranks, but WORLD_SIZE is"
+            f" {contract.world_size}; start as many ranks, or render the job again"
+        )
+    contract.enter_workdir()
+    if contract.is_done():
+        if contract.rank == 0:
+            contract.write_outcome(OUTCOME_DONE, contract.done_step())
+        return
+    _train(config, contract)
+
+
+def _train(config: TrainerConfig, contract: Contract) -> None:
+    import torch.distributed as dist
+
+    phase.enter("start", 0)
+    device = _device(config, contract)
+    with process_group(config, contract) as store:
+        _train_in_group(config, contract, store, device)
+        dist.barrier()
+        # DDP's reducer holds the group, and a group whose last holder it is waits for its threads
+        # with Python's lock held, which they may need: a deadlock. So the reducer goes first.
+        gc.collect()
+
+
+def _train_in_group(
+    config: TrainerConfig, contract: Contract, store: Store, device: torch.device
+) -> None:
+    from trainer.loop import Trainer
+    from trainer.stop import StopProtocol
+
+    stop = StopProtocol(store, contract.drain_file, device)
+    with contextlib.closing(Trainer(config, contract, stop, device)) as trainer:
+        stop.handle_signals()  # before this a signal ends the rank: there is nothing to save
+        _announce(trainer)
+        outcome = trainer.run()
+        phase.enter("exit", trainer.progress.step)
+        if contract.rank == 0:
+            _finish(trainer, outcome)
+
+
+def _device(config: TrainerConfig, contract: Contract) -> torch.device:
+    import torch
+
+    if config.device == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if contract.local_rank >= count:
+        raise RuntimeError(
+            f"local rank {contract.local_rank} needs GPU {contract.local_rank}, but torch sees"
+            f" {count} GPU(s) on {socket.gethostname()}"
+        )
+    device = torch.device("cuda", contract.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
+    """The default process group while the block runs; gives the rendezvous store.
+
+    step_timeout_s is the longest wait for the other ranks, here and in every collective.
+    """
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    timeout = datetime.timedelta(seconds=config.step_timeout_s)
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    if (rank, world_size) != (contract.rank, contract.world_size):
+        raise RuntimeError(f"the rendezvous made this rank {rank} of {world_size}")
+    store.set_timeout(timeout)
+    dist.init_process_group(
+        config.backend, store=store, rank=rank, world_size=world_size, timeout=timeout
+    )
+    yield store
+    dist.destroy_process_group()  # not after an error: the other ranks may never come
+
+
+def _announce(trainer: Trainer) -> None:
+    import torch.distributed as dist
+
+    hosts: list[Any] = [None] * trainer.contract.world_size
+    dist.all_gather_object(hosts, socket.gethostname())
+    for error in trainer.broken:
+        print(f"trainer: passed over a broken checkpoint: {error}", file=sys.stderr)
+    trainer.metrics.event(
+        "start",
+        trainer.progress.step,
+        world_size=trainer.contract.world_size,
+        ranks=list(range(trainer.contract.world_size)),
+        hosts=hosts,
+        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        resumed_from=trainer.resumed_from,
+        steps=trainer.config.steps,
+    )
+
+
+def _finish(trainer: Trainer, outcome: str) -> None:
+    """Rank 0's last words: a sample, the DONE marker and the outcome that all ranks agreed on."""
+    step = trainer.progress.step
+    if outcome == OUTCOME_DONE:
+        text = trainer.sample_text(SAMPLE_TOKENS)
+        if text is not None:
+            trainer.metrics.event("sample", step, text=text)
+        trainer.contract.write_done(step)
+    trainer.metrics.event("end", step, outcome=outcome)
+    trainer.contract.write_outcome(outcome, step)
