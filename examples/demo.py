@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import load_config
+from trainer.config import read_config
 from trainer.data import load_corpus
 
 HERE = Path(__file__).resolve().parent
@@ -36,7 +36,7 @@ def main() -> int:
     if subprocess.run(submit, check=False).returncode:
         return 1
     run = Path("runs") / "demo"
-    corpus = load_corpus(load_config(run / "rendered" / "trainer.json"), HERE)
+    corpus = load_corpus(read_config(run / "rendered" / "trainer.json"), HERE)
     assert corpus.validation is not None
     bigrams = bigram_loss(
         corpus.train[np.arange(len(corpus.train))].numpy(),

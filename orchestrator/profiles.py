@@ -10,21 +10,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import KeyPath, Part, Text
 from orchestrator.spec.layers import profile_layer
-from orchestrator.spec.resolve import layer_problems
+from orchestrator.spec.resolve import layer_problems, problems_of
 from orchestrator.spec.suggest import did_you_mean
-from orchestrator.spec.words import problems_of, shown
 
 CLUSTERS_FILE = "clusters.yaml"
 CLUSTERS_VARIABLE = "ORCHESTRATE_CLUSTERS"
@@ -33,10 +30,16 @@ EMBEDDED = "embedded profiles"
 Target = Literal["local", "slurm", "pytorchjob"]
 
 
+class _AsItIs:
+    """Marks a field that holds a Document, which pydantic is not to look into."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        return core_schema.nullable_schema(core_schema.is_instance_schema(Document))
+
+
 class ClusterProfile(Part):
     """What is known of a cluster: frozen, checked."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: Text = Field(description="Name by which --cluster and a job file's clusters choose it.")
     target: Target = Field(description="What starts the job there.")
@@ -49,7 +52,7 @@ class ClusterProfile(Part):
         default_factory=dict,
         description="A partial job; the job file wins over it.",
     )
-    document: Document | None = Field(default=None, exclude=True, repr=False)
+    document: Annotated[Document | None, _AsItIs] = Field(default=None, exclude=True, repr=False)
 
     @property
     def file(self) -> str:
@@ -57,8 +60,7 @@ class ClusterProfile(Part):
         return self.document.file if self.document is not None else "made in code"
 
 
-@dataclass(frozen=True)
-class ProfileSource:
+class ProfileSource(NamedTuple):
     """The profiles that hold here.
 
     Args:
@@ -208,8 +210,7 @@ def trust(path: str | Path, environ: Mapping[str, str]) -> Path:
 
 
 def _embedded() -> Document:
-    raw = (files("orchestrator") / "data" / "profiles.yaml").read_bytes()
-    return parse_document(raw, EMBEDDED)
+    return parse_document(read_bytes(Path(__file__).parent / "data" / "profiles.yaml"), EMBEDDED)
 
 
 def _source(label: str, document: Document, warnings: tuple[str, ...]) -> ProfileSource:
@@ -232,6 +233,8 @@ def _profiles(document: Document) -> tuple[dict[str, ClusterProfile], str | None
     default = document.data.get("default")
     known = list(entries) if isinstance(entries, dict) else []
     if default is not None and default not in known:
+        from orchestrator.spec.words import shown  # late: profiles without faults need no words
+
         message = f"there is no profile {shown(default)} in this file"
         faults.append(document.fault(("default",), message, "name one of clusters", at="value"))
     if faults:

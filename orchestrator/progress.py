@@ -95,7 +95,7 @@ def describe_entry(entry: dict[str, Any]) -> str | None:
         resumed = entry.get("resumed_from")
         return (
             f"attempt {entry['attempt']}: {entry['world_size']} ranks "
-            f"on {entry['num_nodes']} nodes, "
+            f"on {entry['num_nodes']} node(s), "
             f"{entry['parameters']:,} parameters, {entry['steps']} steps, "
             + (f"resumed from {resumed}" if resumed else "from the start")
         )

@@ -1,6 +1,7 @@
 """From a plan to files, byte for byte the same for the same plan and tool version.
 
-No time, random number, user name or path of a machine gets into a rendered file. The only import of jinja2.
+No time, random number, user name or path of a machine gets into a rendered file. The only import
+of jinja2.
 """
 
 from __future__ import annotations
@@ -8,10 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
@@ -19,8 +18,7 @@ from orchestrator.errors import UserError
 from orchestrator.plan import LaunchPlan
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(NamedTuple):
     """The files of one run, by name, sorted."""
 
     name: str
@@ -29,11 +27,16 @@ class Rendered:
 
 
 def render(plan: LaunchPlan) -> Rendered:
-    """Return the files that start `plan` on its target. Raises UserError for a target that has no renderer."""
+    """Return the files that start `plan` on its target.
+
+    Raises:
+        UserError: the target has no renderer.
+    """
     if plan.target not in _RENDERERS:
         raise UserError(
             f"target {plan.target}: not supported yet. Targets of this release: "
-            f"{', '.join(sorted(_RENDERERS))}. Choose a cluster with one of them by --cluster or --target."
+            f"{', '.join(sorted(_RENDERERS))}. "
+            "Choose a cluster with one of them by --cluster or --target."
         )
     rendered = _RENDERERS[plan.target](plan)
     return Rendered(plan.name, plan.target, dict(sorted(rendered.items())))
@@ -86,6 +89,6 @@ def _one_line(text: str) -> str:
 
 def _template_folder() -> Path:
     """The templates in an installed package, or those of a checkout."""
-    package = Path(str(files("orchestrator")))
+    package = Path(__file__).parent
     installed = package / "_templates"
     return installed if installed.is_dir() else package.parent / "templates"

@@ -180,6 +180,9 @@ def _range_faults(config: TrainerConfig) -> list[str]:
             value = getattr(value, part)
         if value is not None and value < least:
             faults.append(f"{key}: is {value} (allowed: from {least})")
+    if config.data.validation_fraction >= 1:
+        given = config.data.validation_fraction
+        faults.append(f"data.validation_fraction: is {given} (allowed: below 1)")
     model = config.model
     if model.factory is None and model.width % model.heads:
         faults.append(f"model.heads: {model.heads} does not divide model.width {model.width}")

@@ -47,7 +47,8 @@ class Superseded(RuntimeError):
 class Contract:
     """What the launcher told this rank.
 
-    rank, local_rank and world_size are torchrun's; attempt counts from 1; the folders are absolute.
+    rank, local_rank, world_size and num_nodes are torchrun's; attempt counts from 1; the folders
+    are absolute.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Contract:
     run_dir: Path
     checkpoint_dir: Path
     workdir: Path
+    num_nodes: int = 1
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Contract:
@@ -73,6 +75,7 @@ class Contract:
             run_dir=_folder(environ, ENV_RUN_DIR, faults),
             checkpoint_dir=_folder(environ, ENV_CHECKPOINT_DIR, faults),
             workdir=_folder(environ, ENV_WORKDIR, faults),
+            num_nodes=_number({"GROUP_WORLD_SIZE": "1", **environ}, "GROUP_WORLD_SIZE", 1, faults),
         )
         if faults:
             raise ConfigurationError(

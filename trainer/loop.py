@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from time import perf_counter
 from typing import Any
 
@@ -12,27 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import checkpoint, phase
+from trainer import checkpoint, phase, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
-from trainer.model import GPT, build_model, flops_per_token, generate
+from trainer.model import build_model, flops_per_token
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import autocast, gradient_sync, parallelize, settle, split
 from trainer.samples import SampleStream, train_batches, validation_batches
-from trainer.state import (
-    Progress,
-    find_newest,
-    gather,
-    parts,
-    random_state,
-    restore,
-    seed_everything,
-)  # fmt: skip
 from trainer.stop import StopProtocol
-
-PROMPT_TOKENS = 32
 
 
 class TrainingDiverged(RuntimeError):
@@ -60,7 +49,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         batch = config.batch
         self.samples_per_step = batch.micro * batch.accumulation * contract.world_size
-        self.progress = Progress()
+        self.progress = state.Progress()
         self.validation_loss: float | None = None
         self.broken: list[checkpoint.BrokenCheckpoint] = []
         settle(self.model, self._throw_away_pass)
@@ -75,22 +64,22 @@ class Trainer:
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
         progress, config = self.progress, self.config
-        if self._evaluation_due():
-            self._evaluate()
-        while progress.step < config.steps:
-            self.stop.before_step(progress.step + 1)
-            self._train_step()
-            if progress.step % config.logging.every == 0:
-                self._report()
-            stopping = self.stop.after_step(progress.step)
+        stopping = self._evaluation_due() and not self._evaluate()
+        while not stopping and progress.step < config.steps:
+            stopping = self.advance()
             if not stopping and self._evaluation_due():
-                self._evaluate()
+                stopping = not self._evaluate()
             if stopping or self._checkpoint_due():
                 self._save()
-            if stopping:
-                return OUTCOME_DRAINED
-        # A stop gives up the last evaluation, and the next attempt makes it.
-        return OUTCOME_DONE if progress.validated_step == progress.step else OUTCOME_DRAINED
+        return OUTCOME_DRAINED if stopping else OUTCOME_DONE
+
+    def advance(self) -> bool:
+        """One step with what goes with every step; True if all ranks stop after it."""
+        self.stop.before_step(self.progress.step + 1)
+        self._train_step()
+        if self.progress.step % self.config.logging.every == 0:
+            self._report()
+        return self.stop.after_step(self.progress.step)
 
     def _train_step(self) -> None:
         config, progress = self.config, self.progress
@@ -168,6 +157,7 @@ class Trainer:
             losses=losses,
             lr=self.optimizer.param_groups[0]["lr"],
             grad_norm=norm,
+            step_s=round(training_s / num_steps, 6),
             tokens_per_s=round(tokens_per_s, 1),
             mfu=self._utilization(tokens_per_s),
             peak_memory_bytes=peak_memory_bytes(self.device),
@@ -197,8 +187,11 @@ class Trainer:
         per_rank = tokens_per_s * self.flops_per_token / self.contract.world_size
         return utilization(per_rank, self.device)
 
-    def _evaluate(self) -> None:
-        """Validate on all ranks; nothing is noted if any rank has to stop meanwhile."""
+    def _evaluate(self) -> bool:
+        """Validate on all ranks; False if a rank has to stop meanwhile, and so all of them do.
+
+        What is given up here is made by the next attempt, before its first step.
+        """
         progress = self.progress
         phase.enter("evaluation", progress.step)
         began = perf_counter()
@@ -207,15 +200,13 @@ class Trainer:
         loss_sum, num_tokens, num_stopping = totals.tolist()
         self.clock.evaluation_s += perf_counter() - began
         if num_stopping:
-            return
+            return False
         progress.validated_step = progress.step
-        if num_tokens == 0:
-            return
-        self.validation_loss = loss_sum / num_tokens
-        per_byte = self.validation_loss if self.corpus.bytes_are_tokens else None
-        self.metrics.event(
-            "validation", progress.step, loss=self.validation_loss, loss_per_byte=per_byte
-        )
+        if num_tokens:
+            self.validation_loss = loss = loss_sum / num_tokens
+            per_byte = loss if self.corpus.bytes_are_tokens else None
+            self.metrics.event("validation", progress.step, loss=loss, loss_per_byte=per_byte)
+        return True
 
     @torch.no_grad()
     def _validation_totals(self) -> Tensor:
@@ -223,7 +214,10 @@ class Trainer:
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         module = self.model.module  # the wrapper would synchronise, and ranks differ in batches
         module.eval()
-        for batch in self._validation_batches():
+        rank, world_size = self.contract.rank, self.contract.world_size
+        micro, limit = self.config.batch.micro, self.config.evaluation.batches
+        samples = self.corpus.validation
+        for batch in validation_batches(samples, micro, rank, world_size, limit):
             if self.stop.requested():
                 totals[2] = 1
                 break
@@ -235,27 +229,6 @@ class Trainer:
         module.train()
         return totals
 
-    def _validation_batches(self) -> Iterator[Tensor]:
-        if self.corpus.validation is None:
-            return iter(())
-        return validation_batches(
-            self.corpus.validation,
-            self.config.batch.micro,
-            self.contract.rank,
-            self.contract.world_size,
-            self.config.evaluation.batches,
-        )
-
-    def sample_text(self, num_bytes: int) -> str | None:
-        """Text that the model writes on, None where its tokens are not bytes; on rank 0 alone."""
-        model = self.model.module
-        if not (isinstance(model, GPT) and self.corpus.bytes_are_tokens):
-            return None
-        first = (self.corpus.validation or self.corpus.train)[np.zeros(1, np.int64)]  # [1, T + 1]
-        prompt = first[0, :PROMPT_TOKENS].to(self.device)
-        tokens = generate(model, prompt, num_bytes, self.config.seed)
-        return bytes(tokens.clamp(max=255).tolist()).decode(errors="replace")
-
     # Checkpoints.
 
     def _save(self) -> None:
@@ -263,7 +236,7 @@ class Trainer:
         self._report()
         began = perf_counter()
         phase.enter("save", self.progress.step)
-        random_states = gather(random_state(self.device))
+        random_states = state.gather(state.random_state(self.device))
         if random_states is not None:
             path = self._publish(random_states)
             seconds = round(perf_counter() - began, 3)
@@ -280,7 +253,7 @@ class Trainer:
             strategy=config.strategy,
             validation_loss=self.validation_loss if measured else None,
         )
-        content = parts(self.model.module, self.optimizer, progress, random_states)
+        content = state.parts(self.model.module, self.optimizer, progress, random_states)
         path = checkpoint.publish(manifest, content, self.contract)
         phase.enter("prune", progress.step)
         if self.contract.is_newest_attempt():
@@ -292,13 +265,13 @@ class Trainer:
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
         seed = self.config.seed + 1 + self.contract.rank  # dropout differs between ranks
-        seed_everything(seed)
+        state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
-        path, self.broken = find_newest(self.contract.checkpoint_dir)
+        path, self.broken = state.find_newest(self.contract.checkpoint_dir)
         if path is None:
             return None
-        self.progress = restore(path, self.model.module, self.optimizer, self.device, seed)
+        self.progress = state.restore(path, self.model.module, self.optimizer, self.device, seed)
         return path.name
 
     def close(self) -> None:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 
     from trainer.loop import Trainer
 
-SAMPLE_TOKENS = 200
+SAMPLE_BYTES = 200
+PROMPT_TOKENS = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,16 +73,10 @@ def run(config_file: Path, contract: Contract) -> None:
 
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
-    import torch.distributed as dist
-
     phase.enter("start", 0)
     device = _device(config, contract)
     with process_group(config, contract) as store:
         _train_in_group(config, contract, store, device)
-        dist.barrier()
-        # DDP's reducer holds the group, and a group whose last holder it is waits for its threads
-        # with Python's lock held, which they may need: a deadlock. So the reducer goes first.
-        gc.collect()
 
 
 def _train_in_group(
@@ -120,7 +115,9 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
 def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     """The default process group while the block runs; gives the rendezvous store.
 
-    step_timeout_s is the longest wait for the other ranks, here and in every collective.
+    step_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
+    that holds the group, as a DDP model does, may outlive the block: such a holder would end the
+    group with Python's lock held and wait for threads that may need the lock.
     """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
@@ -134,7 +131,10 @@ def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
         config.backend, store=store, rank=rank, world_size=world_size, timeout=timeout
     )
     yield store
-    dist.destroy_process_group()  # not after an error: the other ranks may never come
+    # Not after an error: the other ranks may never come.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def _announce(trainer: Trainer) -> None:
@@ -148,7 +148,7 @@ def _announce(trainer: Trainer) -> None:
         "start",
         trainer.progress.step,
         world_size=trainer.contract.world_size,
-        ranks=list(range(trainer.contract.world_size)),
+        num_nodes=trainer.contract.num_nodes,
         hosts=hosts,
         parameters=sum(p.numel() for p in trainer.model.parameters()),
         resumed_from=trainer.resumed_from,
@@ -160,9 +160,24 @@ def _finish(trainer: Trainer, outcome: str) -> None:
     """Rank 0's last words: a sample, the DONE marker and the outcome that all ranks agreed on."""
     step = trainer.progress.step
     if outcome == OUTCOME_DONE:
-        text = trainer.sample_text(SAMPLE_TOKENS)
+        text = _sample_text(trainer)
         if text is not None:
             trainer.metrics.event("sample", step, text=text)
         trainer.contract.write_done(step)
     trainer.metrics.event("end", step, outcome=outcome)
     trainer.contract.write_outcome(outcome, step)
+
+
+def _sample_text(trainer: Trainer) -> str | None:
+    """Text that the model writes on, None where its tokens are not bytes."""
+    import numpy as np
+
+    from trainer.model import GPT, generate
+
+    model, corpus = trainer.model.module, trainer.corpus
+    if not (isinstance(model, GPT) and corpus.bytes_are_tokens):
+        return None
+    first = (corpus.validation or corpus.train)[np.zeros(1, np.int64)]  # [1, T + 1]
+    prompt = first[0, :PROMPT_TOKENS].to(trainer.device)
+    tokens = generate(model, prompt, SAMPLE_BYTES, trainer.config.seed)
+    return bytes(tokens.clamp(max=255).tolist()).decode(errors="replace")

@@ -170,12 +170,14 @@ def train_batches(
 
 
 def validation_batches(
-    samples: Samples, micro: int, rank: int, world_size: int, limit: int | None
+    samples: Samples | None, micro: int, rank: int, world_size: int, limit: int | None
 ) -> Iterator[Tensor]:
     """This rank's share of the validation samples, each taken once over all ranks.
 
-    limit: batches per rank at most; the last batch may be smaller.
+    limit: batches per rank at most; the last batch may be smaller. None samples give no batch.
     """
+    if samples is None:
+        return iter(())
     mine = np.arange(rank, len(samples), world_size, dtype=np.int64)
     if limit is not None:
         mine = mine[: limit * micro]

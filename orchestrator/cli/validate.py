@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -41,7 +40,7 @@ def command(
     except FaultsError as error:
         if not as_json:
             raise
-        print_json({"valid": False, "faults": [asdict(fault) for fault in error.faults]})
+        print_json({"valid": False, "faults": [fault.as_dict() for fault in error.faults]})
         raise click.exceptions.Exit(2) from None
     if as_json:
         print_json({"valid": True, "faults": []})

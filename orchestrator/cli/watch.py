@@ -68,11 +68,11 @@ def _follow(backend: Backend, handle: Handle, screen: _Lines) -> Status:
         words = f"{handle.run}: {status.state.name}" + (
             f", {status.reason}" if status.reason else ""
         )
+        if status.state.is_final:
+            return status
         if words != seen:
             screen.say(words)
             seen = words
-        if status.state.is_final:
-            return status
         time.sleep(POLL_S)
 
 

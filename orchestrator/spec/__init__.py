@@ -1,15 +1,25 @@
-"""The job file: what may be in it, what is wrong with it, and what holds in the end."""
+"""The job file: what may be in it, what is wrong with it, and what holds in the end.
 
-from orchestrator.source import expand, unexpanded
-from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
-from orchestrator.spec.fields import FieldInfo, children, fields, find_field
-from orchestrator.spec.job import Checkpoint, JobSpec
-from orchestrator.spec.model import Model
-from orchestrator.spec.parallelism import Ddp, Parallelism
-from orchestrator.spec.presets import PRESETS, ModelSizes
-from orchestrator.spec.resolve import Origin, ResolvedJob, resolve_job
-from orchestrator.spec.schema import json_schema
-from orchestrator.spec.train import Data, Train
+A name is imported when it is asked for: a job file without faults needs neither the list of all
+keys nor the JSON Schema nor the words of faults.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.source import expand, unexpanded
+    from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
+    from orchestrator.spec.job import Checkpoint, JobSpec
+    from orchestrator.spec.keys import FieldInfo, children, fields, find_field
+    from orchestrator.spec.model import Model
+    from orchestrator.spec.parallelism import Ddp, Parallelism
+    from orchestrator.spec.presets import PRESETS, ModelSizes
+    from orchestrator.spec.resolve import Origin, ResolvedJob, resolve_job
+    from orchestrator.spec.schema import json_schema
+    from orchestrator.spec.train import Data, Train
 
 __all__ = [
     "PRESETS",
@@ -36,3 +46,24 @@ __all__ = [
     "resolve_job",
     "unexpanded",
 ]
+
+# Which module has which names, the same as above.
+_HOMES = {
+    "orchestrator.source": ("expand", "unexpanded"),
+    "orchestrator.spec.cluster": ("Attempts", "Network", "Resources", "Timeouts"),
+    "orchestrator.spec.job": ("Checkpoint", "JobSpec"),
+    "orchestrator.spec.keys": ("FieldInfo", "children", "fields", "find_field"),
+    "orchestrator.spec.model": ("Model",),
+    "orchestrator.spec.parallelism": ("Ddp", "Parallelism"),
+    "orchestrator.spec.presets": ("PRESETS", "ModelSizes"),
+    "orchestrator.spec.resolve": ("Origin", "ResolvedJob", "resolve_job"),
+    "orchestrator.spec.schema": ("json_schema",),
+    "orchestrator.spec.train": ("Data", "Train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -13,12 +14,43 @@ from orchestrator import units
 
 KeyPath = tuple[str | int, ...]
 PROBLEMS = "problems"
+# pydantic's documentation, "Plugins": "__all__" in it keeps pydantic from looking for any.
+PLUGINS_VARIABLE = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class Part(BaseModel):
-    """A map of the job file: frozen, no unknown keys, no conversion between types."""
+    """A map of the job file: frozen, no unknown keys, no conversion between types.
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    pydantic makes the validator of a part when it is first used, so that a command pays for that
+    of the whole job alone, and not for one of each section as well. The modules that define parts
+    have no `from __future__ import annotations`: pydantic would evaluate each text by itself.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        defer_build=True,
+        protected_namespaces=(),  # keys have names of their own; looking for clashes takes time
+    )
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Make the validator, without the plugins of pydantic that are installed.
+
+        They have no part in the reading of a job file, and looking for them means reading the
+        entry points of all installed packages. Programs that this one starts keep theirs.
+        """
+        before = os.environ.get(PLUGINS_VARIABLE)
+        os.environ[PLUGINS_VARIABLE] = "__all__"
+        try:
+            return super().model_rebuild(**options)
+        finally:
+            if before is None:
+                del os.environ[PLUGINS_VARIABLE]
+            else:
+                os.environ[PLUGINS_VARIABLE] = before
 
     def given(self, *names: str) -> list[str]:
         """Return which of these keys were written and hold something, in this order."""
@@ -71,8 +103,7 @@ def _size(value: object) -> int:
         raise problems_error([Problem((), error.message, error.fix)]) from None
 
 
-@dataclass(frozen=True)
-class TypeWords:
+class TypeWords(NamedTuple):
     """How a type is called in messages, in `explain` and in the reference page."""
 
     words: str
@@ -93,6 +124,14 @@ Size = Annotated[
     TypeWords(f"size ({units.SIZE_EXAMPLES})"),
 ]
 """Bytes; in the job file a text such as `80GiB`."""
+
+
+def section(description: str) -> Any:
+    """Return a field for a part that need not be given: all its keys have defaults.
+
+    The default is validated, because a part made here would need a validator of its own.
+    """
+    return Field(default_factory=dict, validate_default=True, description=description)
 
 
 def duration(default: str, description: str) -> Any:

@@ -1,7 +1,5 @@
 """The parts of the job file that the cluster sees: resources, network, time limits, attempts."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -49,12 +47,12 @@ class Resources(Part):
     memory: Size | None = Field(
         default=None,
         description="Memory of each node, with its unit; by default what the site gives. Slurm: "
-        "--mem; Kubernetes: the pod's memory request and limit.",
+        "--mem; Kubernetes: the pod's memory request and limit; this machine: no limit.",
     )
     time_limit: Duration | None = Field(
         default=None,
         description="Longest time that one attempt may run; by default what the site gives. Slurm: "
-        "--time; Kubernetes: activeDeadlineSeconds.",
+        "--time; Kubernetes: activeDeadlineSeconds; this machine: no limit.",
     )
     gpu_type: str | None = Field(
         default=None,
@@ -74,19 +72,13 @@ class Network(Part):
 
     backend: Literal["auto", "gloo", "nccl"] = Field(
         default="auto",
-        description="Backend of torch.distributed; auto is nccl with GPUs and gloo without. The "
-        "same on Slurm and on Kubernetes.",
+        description="Backend of torch.distributed; auto is nccl with GPUs and gloo without.",
     )
     interface: Interface | None = Field(
         default=None,
         description="Network interface that the ranks use, by its exact name; by default the one "
         "that leads to the first node. Slurm and Kubernetes: GLOO_SOCKET_IFNAME and "
         "NCCL_SOCKET_IFNAME.",
-    )
-    address_family: Literal["auto", "ipv4", "ipv6"] = Field(
-        default="auto",
-        description="Kind of address by which the ranks find one another; auto takes what the "
-        "first node has. The same on Slurm and on Kubernetes.",
     )
     env: Environment = Field(
         default_factory=dict,
@@ -98,35 +90,14 @@ class Network(Part):
 class Timeouts(Part):
     """How long each phase of an attempt may take before it counts as failed."""
 
-    queue: Duration | None = Field(
-        default=None,
-        description="Longest wait in the scheduler's queue; by default for ever. Slurm: the job is "
-        "cancelled; Kubernetes: the object is deleted.",
-    )
     start: Duration = duration(
         "10m",
         "From the first node's start until all nodes have reported. Slurm and Kubernetes: the roll "
         "call names the nodes that are missing.",
     )
-    rendezvous: Duration = duration(
-        "10m",
-        "Until all ranks have joined the process group. Slurm and Kubernetes: timeout of the "
-        "rendezvous store.",
-    )
-    load: Duration = duration(
-        "30m", "Loading of model, data and checkpoint. The same on Slurm and on Kubernetes."
-    )
-    first_step: Duration = duration(
-        "30m",
-        "The first step, which compiles and warms up. The same on Slurm and on Kubernetes.",
-    )
     step: Duration = duration(
         "30m",
-        "Any later step. Slurm and Kubernetes: timeout of the process group's collectives.",
-    )
-    evaluation: Duration = duration("30m", "One evaluation. The same on Slurm and on Kubernetes.")
-    checkpoint: Duration = duration(
-        "30m", "Writing of one checkpoint. The same on Slurm and on Kubernetes."
+        "Longest wait of a rank for the others in a step: the timeout of the process group.",
     )
     shutdown: Duration = duration(
         "5m",

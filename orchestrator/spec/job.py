@@ -1,7 +1,5 @@
 """The whole job file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -9,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from orchestrator.errors import quoted
-from orchestrator.spec.base import Part, Problem, TypeWords, problems_error
+from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, section
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.parallelism import Parallelism
@@ -45,30 +43,26 @@ class Checkpoint(Part):
         default=100,
         ge=1,
         le=MAX_STEPS,
-        description="Steps between checkpoints; one more is written at the end and before a stop. "
-        "The same on Slurm and on Kubernetes.",
+        description="Steps between checkpoints; one more is written at the end and before a stop.",
     )
     keep: int = Field(
         default=3,
         ge=1,
         le=100_000,
-        description="How many of the newest whole checkpoints are kept. The same on Slurm and on "
-        "Kubernetes.",
+        description="How many of the newest whole checkpoints are kept.",
     )
     keep_best: bool = Field(
         default=True,
-        description="Keep the one with the lowest validation loss as well. The same on Slurm and "
-        "on Kubernetes.",
+        description="Keep the one with the lowest validation loss as well.",
     )
     format: Literal["full"] = Field(
         default="full",
-        description="Layout on disk; full is one file with everything, written by rank 0. The same "
-        "on Slurm and on Kubernetes.",
+        description="Layout on disk; full is one file with everything, written by rank 0.",
     )
     resume: Literal["auto", "never"] = Field(
         default="auto",
         description="auto continues from the newest whole checkpoint if there is one; never starts "
-        "anew. The same on Slurm and on Kubernetes.",
+        "anew.",
     )
 
 
@@ -80,25 +74,17 @@ class JobSpec(Part):
         description="Name of the run and of its folder; submitting the same name continues it. "
         "Slurm: --job-name; Kubernetes: the object's name."
     )
-    resources: Resources = Field(default=Resources(), description="What the job needs.")
+    resources: Resources = section("What the job needs.")
     launcher: Literal["torchrun"] = Field(
         default="torchrun",
-        description="What starts the ranks of a node. The same on Slurm and on Kubernetes.",
+        description="What starts the ranks of a node.",
     )
-    parallelism: Parallelism = Field(
-        default=Parallelism(), description="How the model is spread over the ranks."
-    )
-    network: Network = Field(default=Network(), description="How the ranks talk to one another.")
-    timeouts: Timeouts = Field(
-        default=Timeouts(), description="How long each phase of an attempt may take."
-    )
+    parallelism: Parallelism = section("How the model is spread over the ranks.")
+    network: Network = section("How the ranks talk to one another.")
+    timeouts: Timeouts = section("How long each phase of an attempt may take.")
     train: Train = Field(description="What is trained, on which data, and how.")
-    checkpoint: Checkpoint = Field(
-        default=Checkpoint(), description="When the state is saved, and what is kept."
-    )
-    attempts: Attempts = Field(
-        default=Attempts(), description="How often the job is started again."
-    )
+    checkpoint: Checkpoint = section("When the state is saved, and what is kept.")
+    attempts: Attempts = section("How often the job is started again.")
     env: Environment = Field(
         default_factory=dict,
         description="Environment variables of all ranks. Slurm: exported inside the script; "
@@ -111,7 +97,7 @@ class JobSpec(Part):
         return self.resources.nodes * self.resources.num_ranks_per_node
 
     @model_validator(mode="after")
-    def _consistent(self) -> JobSpec:
+    def _consistent(self) -> "JobSpec":
         problems = list(job_problems(self))
         if problems:
             raise problems_error(problems)

@@ -17,6 +17,13 @@ LATER_KEYS: dict[str, str] = {
     "network.fabric": "the kind of network between nodes",
     "network.debug": "more messages from the communication libraries",
     "network.watch": "a watchdog over the network",
+    "network.address_family": "IPv4 or IPv6 between the ranks",
+    "timeouts.queue": "a limit on the wait in the scheduler's queue",
+    "timeouts.rendezvous": "a limit for the ranks to find one another",
+    "timeouts.load": "a limit for model, data and checkpoint to load",
+    "timeouts.first_step": "a limit for the first step",
+    "timeouts.evaluation": "a limit for one evaluation",
+    "timeouts.checkpoint": "a limit for one checkpoint",
     "attempts.exclude_bad_nodes": "new attempts without the nodes that failed",
     "checkpoint.async": "checkpoints that are written while training goes on",
 }

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from orchestrator.errors import Fault, Position
 from orchestrator.source import Document, parse_value
 from orchestrator.source.document import split_lines
 from orchestrator.spec.base import KeyPath, Problem
-from orchestrator.spec.fields import fields_by_path
 
 SET = "--set"
 
@@ -30,8 +29,7 @@ class ProfileLike(Protocol):
     def document(self) -> Document | None: ...
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Part of a document that is laid over weaker parts.
 
     Args:
@@ -110,15 +108,20 @@ def profile_layer(profile: ProfileLike) -> Layer:
 def without_empty_sections(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return the data without sections that hold nothing: a key whose lines are all comments."""
     kept = {}
-    known = fields_by_path()
     for name, value in data.items():
         full = f"{path}.{name}" if path else str(name)
-        info = known.get(full)
-        if value is None and info is not None and info.section and not info.optional:
+        if value is None and _is_section(full):
             continue
-        is_section = isinstance(value, dict) and info is not None
-        kept[name] = without_empty_sections(value, full) if is_section else value
+        kept[name] = without_empty_sections(value, full) if isinstance(value, dict) else value
     return kept
+
+
+def _is_section(path: str) -> bool:
+    """Return whether a map belongs at a path, and null does not."""
+    from orchestrator.spec.keys import fields_by_path  # late: few job files have a null
+
+    info = fields_by_path().get(path)
+    return info is not None and info.section and not info.optional
 
 
 def set_layer(sets: Sequence[str]) -> tuple[Layer, list[Fault]]:

@@ -1,7 +1,5 @@
 """The model that is trained: a preset, sizes, or the user's own factory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -23,66 +21,61 @@ class Model(Part):
 
     preset: PresetName | None = Field(
         default=None,
-        description="Sizes of the bundled GPT by name. The same on Slurm and on Kubernetes.",
+        description="Sizes of the bundled GPT by name.",
     )
     layers: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Transformer blocks of the bundled GPT; by default the preset's. The same on "
-        "Slurm and on Kubernetes.",
+        description="Transformer blocks of the bundled GPT; by default the preset's.",
     )
     heads: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="Attention heads of each block; they divide the width; by default the "
-        "preset's. The same on Slurm and on Kubernetes.",
+        "preset's.",
     )
     width: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Features of each token; by default the preset's. The same on Slurm and on "
-        "Kubernetes.",
+        description="Features of each token; by default the preset's.",
     )
     context: int | None = Field(
         default=None,
         ge=1,
         le=100_000_000,
         description="Tokens of one sequence; by default the preset's; needed with a factory, whose "
-        "samples it sizes. The same on Slurm and on Kubernetes.",
+        "samples it sizes.",
     )
     vocab_size: int | None = Field(
         default=None,
         ge=2,
         le=100_000_000,
-        description="Number of different tokens; by default what the data has (256 for bytes). The "
-        "same on Slurm and on Kubernetes.",
+        description="Number of different tokens; by default what the data has (256 for bytes).",
     )
     dropout: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of activations dropped in training. The same on Slurm and on "
-        "Kubernetes.",
+        description="Share of activations dropped in training.",
     )
     tied: bool = Field(
         default=True,
-        description="Use the token embedding as output layer too. The same on Slurm and on "
-        "Kubernetes.",
+        description="Use the token embedding as output layer too.",
     )
     factory: Annotated[str, Field(pattern=FACTORY_PATTERN), TypeWords("module:function")] | None = (
         Field(
             default=None,
             description="A function of yours, as package.module:function, that returns a module "
             "whose forward(tokens, targets) returns the loss. It is looked for in the job file's "
-            "folder last. The same on Slurm and on Kubernetes.",
+            "folder last.",
         )
     )
     args: dict[str, Any] = Field(
         default_factory=dict,
-        description="Keyword arguments for the factory. The same on Slurm and on Kubernetes.",
+        description="Keyword arguments for the factory.",
     )
 
     @property

@@ -1,12 +1,10 @@
 """How the model is spread over the ranks."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.spec.base import Part
+from orchestrator.spec.base import Part, section
 
 
 class Ddp(Part):
@@ -15,29 +13,26 @@ class Ddp(Part):
     find_unused_parameters: bool = Field(
         default=False,
         description="Look in each step for parameters without a gradient; costs time. Not together "
-        "with activation checkpointing. The same on Slurm and on Kubernetes.",
+        "with activation checkpointing.",
     )
     broadcast_buffers: bool | None = Field(
         default=None,
         description="Send rank 0's buffers to all ranks before each forward pass; by default only "
-        "if the model has buffers. Not together with activation checkpointing. The same on Slurm "
-        "and on Kubernetes.",
+        "if the model has buffers. Not together with activation checkpointing.",
     )
     bucket_cap_mb: float = Field(
         default=25.0,
         gt=0,
         le=100_000,
-        description="Size of a gradient bucket in MiB. The same on Slurm and on Kubernetes.",
+        description="Size of a gradient bucket in MiB.",
     )
     gradient_as_bucket_view: bool = Field(
         default=True,
-        description="Let gradients live in the buckets, which saves their size in memory once. The "
-        "same on Slurm and on Kubernetes.",
+        description="Let gradients live in the buckets, which saves their size in memory once.",
     )
     static_graph: bool = Field(
         default=False,
-        description="Promise that each step uses the same parameters. The same on Slurm and on "
-        "Kubernetes.",
+        description="Promise that each step uses the same parameters.",
     )
 
 
@@ -47,16 +42,15 @@ class Parallelism(Part):
     strategy: Literal["ddp"] = Field(
         default="ddp",
         description="How parameters and gradients are spread over the ranks; ddp keeps a whole "
-        "copy on each. The same on Slurm and on Kubernetes.",
+        "copy on each.",
     )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        description="Number format of the computation; bf16 is autocast with parameters in fp32. "
-        "The same on Slurm and on Kubernetes.",
+        description="Number format of the computation; bf16 is autocast with parameters in fp32.",
     )
     activation_checkpointing: Literal["none", "full"] = Field(
         default="none",
         description="Recompute each block in the backward pass, which saves memory and costs about "
-        "a third more time. The same on Slurm and on Kubernetes.",
+        "a third more time.",
     )
-    ddp: Ddp = Field(default=Ddp(), description="Options of DistributedDataParallel.")
+    ddp: Ddp = section("Options of DistributedDataParallel.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class ModelSizes:
+class ModelSizes(NamedTuple):
     """What gives a GPT its size.
 
     Args:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -24,11 +23,9 @@ from orchestrator.spec.layers import (
     set_layer,
 )
 from orchestrator.spec.train import MAX_STEPS
-from orchestrator.spec.words import problems_of
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a value comes from.
 
     Args:
@@ -41,8 +38,7 @@ class Origin:
     label: str
 
 
-@dataclass(frozen=True)
-class ResolvedJob:
+class ResolvedJob(NamedTuple):
     """A checked job and where each of its values comes from.
 
     Args:
@@ -114,6 +110,13 @@ def layer_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     for error in _errors(data):
         if not (_is_missing(error) or _is_consistency(error)):
             yield from problems_of(error)
+
+
+def problems_of(error: ErrorDetails) -> list[Problem]:
+    """Return what one error of pydantic stands for, with paths from the job's root."""
+    from orchestrator.spec import words  # late: a job file without faults needs no words
+
+    return words.problems_of(error)
 
 
 def _errors(data: Mapping[str, Any]) -> list[ErrorDetails]:

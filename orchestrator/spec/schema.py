@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from orchestrator.spec.fields import CLUSTERS
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.keys import CLUSTERS
 
 PARTIAL = "Partial"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 # Names that people know from other tools, and the key that does the same here.
@@ -46,6 +45,8 @@ def did_you_mean(
         count: how many to return at most.
         cutoff: how close they must be, from 0 (anything) to 1 (the same).
     """
+    import difflib  # late: a job file without faults needs no proposals
+
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(given.lower().replace("-", "_"), lower, count, cutoff)
     close = close or difflib.get_close_matches(given.lower(), lower, count, cutoff)

@@ -1,13 +1,11 @@
 """What is trained, on which data, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.spec.base import Betas, Fraction, Part, Paths, Problem, Text, TypeWords
+from orchestrator.spec.base import Betas, Fraction, Part, Paths, Problem, Text, TypeWords, section
 from orchestrator.spec.model import Model, model_problems
 
 MAX_STEPS = 10**9
@@ -20,7 +18,7 @@ class Synthetic(Part):
     samples: int = Field(
         ge=1,
         le=10**12,
-        description="Number of made-up sequences. The same on Slurm and on Kubernetes.",
+        description="Number of made-up sequences.",
     )
 
 
@@ -30,17 +28,15 @@ class Validation(Part):
     fraction: Fraction = Field(
         default=0.1,
         description="Last part of the data that is kept for validation, if no files are given; 0 "
-        "for none. The same on Slurm and on Kubernetes.",
+        "for none.",
     )
     text: Paths | None = Field(
         default=None,
-        description="Text files for validation, in place of a fraction. The same on Slurm and on "
-        "Kubernetes.",
+        description="Text files for validation, in place of a fraction.",
     )
     tokens: Paths | None = Field(
         default=None,
-        description="Token files for validation, in place of a fraction. The same on Slurm and on "
-        "Kubernetes.",
+        description="Token files for validation, in place of a fraction.",
     )
 
 
@@ -50,12 +46,11 @@ class Data(Part):
     text: Paths | None = Field(
         default=None,
         description="Text files, read as bytes or through a tokenizer; relative to the job file's "
-        "folder. The same on Slurm and on Kubernetes.",
+        "folder.",
     )
     tokens: Paths | None = Field(
         default=None,
-        description="Files of token numbers without a header, mapped into memory. The same on "
-        "Slurm and on Kubernetes.",
+        description="Files of token numbers without a header, mapped into memory.",
     )
     synthetic: Synthetic | None = Field(
         default=None, description="Made-up tokens, for tests of speed."
@@ -63,24 +58,23 @@ class Data(Part):
     python_docs: Annotated[Literal[True], TypeWords("true")] | None = Field(
         default=None,
         description="The documentation topics that come with every CPython (module "
-        "pydoc_data.topics): real text without a download. The same on Slurm and on Kubernetes.",
+        "pydoc_data.topics): real text without a download.",
     )
     tokenizer: Text | None = Field(
         default=None,
         description="A tokenizer.json of Hugging Face's tokenizers for text; by default each byte "
-        "is a token. The same on Slurm and on Kubernetes.",
+        "is a token.",
     )
     dtype: Literal["uint16", "uint32"] = Field(
         default="uint16",
-        description="Number format of token files. The same on Slurm and on Kubernetes.",
+        description="Number format of token files.",
     )
-    validation: Validation = Field(default=Validation(), description="What the model is judged by.")
+    validation: Validation = section("What the model is judged by.")
     workers: int = Field(
         default=0,
         ge=0,
         le=256,
-        description="Processes of each rank that load data; 0 loads in the rank itself. The same "
-        "on Slurm and on Kubernetes.",
+        description="Processes of each rank that load data; 0 loads in the rank itself.",
     )
 
     @property
@@ -94,23 +88,17 @@ class Optimizer(Part):
 
     lr: Annotated[float, Field(gt=0, le=100)] = Field(
         default=3e-4,
-        description="Highest learning rate. The same on Slurm and on Kubernetes.",
+        description="Highest learning rate.",
     )
-    betas: Betas = Field(
-        default=(0.9, 0.95), description="AdamW's betas. The same on Slurm and on Kubernetes."
-    )
-    eps: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1e-8, description="AdamW's epsilon. The same on Slurm and on Kubernetes."
-    )
+    betas: Betas = Field(default=(0.9, 0.95), description="AdamW's betas.")
+    eps: Annotated[float, Field(gt=0, le=1)] = Field(default=1e-8, description="AdamW's epsilon.")
     weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
         default=0.1,
-        description="Weight decay of matrices; vectors have none. The same on Slurm and on "
-        "Kubernetes.",
+        description="Weight decay of matrices; vectors have none.",
     )
     clip_norm: Annotated[float, Field(ge=0)] = Field(
         default=1.0,
-        description="Longest gradient over all parameters; 0 for no clipping. The same on Slurm "
-        "and on Kubernetes.",
+        description="Longest gradient over all parameters; 0 for no clipping.",
     )
 
 
@@ -121,16 +109,15 @@ class Schedule(Part):
         default=0,
         ge=0,
         le=MAX_STEPS,
-        description="Steps in which the learning rate rises from 0. The same on Slurm and on "
-        "Kubernetes.",
+        description="Steps in which the learning rate rises from 0.",
     )
     kind: Literal["cosine", "constant"] = Field(
         default="cosine",
-        description="What follows the warm-up. The same on Slurm and on Kubernetes.",
+        description="What follows the warm-up.",
     )
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1,
-        description="Where the cosine ends, as a share of lr. The same on Slurm and on Kubernetes.",
+        description="Where the cosine ends, as a share of lr.",
     )
 
 
@@ -141,15 +128,13 @@ class Batch(Part):
         default=8,
         ge=1,
         le=1_000_000,
-        description="Sequences of each rank in one forward pass. The same on Slurm and on "
-        "Kubernetes.",
+        description="Sequences of each rank in one forward pass.",
     )
     accumulation: int = Field(
         default=1,
         ge=1,
         le=1_000_000,
-        description="Forward and backward passes of each rank before one optimizer step. The same "
-        "on Slurm and on Kubernetes.",
+        description="Forward and backward passes of each rank before one optimizer step.",
     )
 
 
@@ -160,15 +145,13 @@ class Evaluation(Part):
         default=None,
         ge=1,
         le=MAX_STEPS,
-        description="Steps between evaluations; by default only at the start and at the end. The "
-        "same on Slurm and on Kubernetes.",
+        description="Steps between evaluations; by default only at the start and at the end.",
     )
     batches: int | None = Field(
         default=None,
         ge=1,
         le=MAX_STEPS,
-        description="Batches of each rank in one evaluation; by default all validation data. The "
-        "same on Slurm and on Kubernetes.",
+        description="Batches of each rank in one evaluation; by default all validation data.",
     )
 
 
@@ -179,12 +162,11 @@ class Logging(Part):
         default=10,
         ge=1,
         le=MAX_STEPS,
-        description="Steps between lines of metrics. The same on Slurm and on Kubernetes.",
+        description="Steps between lines of metrics.",
     )
     tensorboard: bool = Field(
         default=True,
-        description="Write TensorBoard files as well, where it is installed. The same on Slurm and "
-        "on Kubernetes.",
+        description="Write TensorBoard files as well, where it is installed.",
     )
 
 
@@ -193,29 +175,25 @@ class Train(Part):
 
     model: Model = Field(description="The model: a preset, sizes, or a factory of yours.")
     data: Data = Field(description="What it learns from.")
-    optimizer: Optimizer = Field(default=Optimizer(), description="AdamW and clipping.")
-    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the steps.")
-    batch: Batch = Field(default=Batch(), description="How many sequences make one step.")
+    optimizer: Optimizer = section("AdamW and clipping.")
+    schedule: Schedule = section("The learning rate over the steps.")
+    batch: Batch = section("How many sequences make one step.")
     steps: int = Field(
         ge=1,
         le=MAX_STEPS,
-        description="Optimizer steps of the whole run, over all attempts. The same on Slurm and on "
-        "Kubernetes.",
+        description="Optimizer steps of the whole run, over all attempts.",
     )
-    evaluation: Evaluation = Field(
-        default=Evaluation(), description="When the validation loss is computed."
-    )
+    evaluation: Evaluation = section("When the validation loss is computed.")
     seed: int = Field(
         default=1337,
         ge=0,
         lt=2**32,
-        description="Seed of weights, order of the data and dropout. The same on Slurm and on "
-        "Kubernetes.",
+        description="Seed of weights, order of the data and dropout.",
     )
-    logging: Logging = Field(default=Logging(), description="What is written about the progress.")
+    logging: Logging = section("What is written about the progress.")
     compile: bool = Field(
         default=False,
-        description="Compile the model with torch.compile. The same on Slurm and on Kubernetes.",
+        description="Compile the model with torch.compile.",
     )
 
 

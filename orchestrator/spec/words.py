@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import quoted
 from orchestrator.spec.base import PROBLEMS, KeyPath, Problem
-from orchestrator.spec.fields import children, fields, fields_by_path
+from orchestrator.spec.keys import children, fields, fields_by_path
 from orchestrator.spec.later import LATER_FORMS, LATER_KEYS, LATER_VALUES
 from orchestrator.spec.suggest import did_you_mean, other_place
 

@@ -6,6 +6,7 @@ must never run a backward pass: autograd's threads do not survive a fork.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import time
@@ -21,6 +22,8 @@ from torch._C._distributed_c10d import TCPStore
 
 import trainer.loop  # noqa: F401  # as above
 
+# A rank that is this late shows where it is before the parent kills it.
+STACKS_AFTER_S = 80
 CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -86,6 +89,7 @@ def _run(connection: Connection, environ: dict[str, str], fn: Fn, args: Any) -> 
     os.environ.update(environ)
     os.environ["MASTER_PORT"] = str(connection.recv())
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(STACKS_AFTER_S)
     value, error = None, None
     try:
         value = fn(*args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -15,7 +16,11 @@ import torch
 from ranks import Ended, end_ranks
 
 from trainer import checkpoint, phase
-from trainer.main import main
+from trainer.config import TrainerConfig, parse_config
+from trainer.contract import Contract
+from trainer.loop import Trainer
+from trainer.main import main, process_group
+from trainer.stop import StopProtocol
 
 CONFIG: dict[str, Any] = {
     "version": 1, "name": "test", "num_ranks": 2, "device": "cpu", "backend": "gloo",
@@ -77,14 +82,17 @@ class Run:
     def attempt_dir(self, attempt: int = 1) -> Path:
         return self.run_dir / "attempts" / str(attempt)
 
+    def write_text(self) -> None:
+        """Put the text to train on into the working folder."""
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        (self.workdir / "a.txt").write_text(TEXT)
+
     def start(
         self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
     ) -> list[Ended]:
         """Run one attempt on all ranks; a listener hears each change of phase in each rank."""
         self.attempt_dir(attempt).mkdir(parents=True)
-        self.workdir.mkdir(exist_ok=True)
-        if not any(self.workdir.glob("*.txt")):
-            (self.workdir / "a.txt").write_text(TEXT)
+        self.write_text()
         config_file = self.run_dir / "trainer.json"
         config_file.write_text(json.dumps(config))
         return end_ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
@@ -154,13 +162,32 @@ def _update(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
-def _rank(run: Run, config_file: Path, attempt: int, listener: Listener | None) -> int:
+def with_trainer(run: Run, config: Mapping[str, Any], use: Callable[[Trainer], Any]) -> Any:
+    """What use(trainer) returns on this rank; the text of `run` must be there."""
+    parsed = parse_config(config, "test")
+    _set_environ(run, attempt=1)
+    contract = Contract.from_environ()
+    with process_group(parsed, contract) as store:
+        return _use(parsed, contract, store, use)
+
+
+def _use(config: TrainerConfig, contract: Contract, store: Any, use: Callable[..., Any]) -> Any:
+    stop = StopProtocol(store, contract.drain_file, torch.device("cpu"))
+    with contextlib.closing(Trainer(config, contract, stop, torch.device("cpu"))) as trainer:
+        return use(trainer)
+
+
+def _set_environ(run: Run, attempt: int) -> None:
     os.environ.update(
         ORCHESTRATE_RUN_DIR=str(run.run_dir),
         ORCHESTRATE_ATTEMPT=str(attempt),
         ORCHESTRATE_CHECKPOINT_DIR=str(run.checkpoint_dir),
         ORCHESTRATE_WORKDIR=str(run.workdir),
     )
+
+
+def _rank(run: Run, config_file: Path, attempt: int, listener: Listener | None) -> int:
+    _set_environ(run, attempt)
     if listener is not None:
         phase.listeners.append(lambda name, step: listener(run, name, step))
     return main(["--config", str(config_file)])

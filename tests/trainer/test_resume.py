@@ -11,17 +11,11 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 from ranks import run_ranks
-from runs import Run, configuration
+from runs import Run, configuration, with_trainer
 
 from trainer import checkpoint
-from trainer.config import parse_config
-from trainer.contract import Contract
 from trainer.loop import Trainer
-from trainer.main import process_group
-from trainer.stop import StopProtocol
 
 RANKS = 4
 STEPS = 30
@@ -57,27 +51,15 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def count_buckets(run_dir: Path) -> int:
-    config = parse_config(exact(), "test")
-    contract = Contract.from_environ(
-        os.environ
-        | {
-            "ORCHESTRATE_RUN_DIR": str(run_dir),
-            "ORCHESTRATE_ATTEMPT": "1",
-            "ORCHESTRATE_CHECKPOINT_DIR": str(run_dir / "checkpoints"),
-            "ORCHESTRATE_WORKDIR": str(run_dir.parent / "work"),
-        }
-    )
-    with process_group(config, contract) as store:
-        stop = StopProtocol(store, contract.drain_file, torch.device("cpu"))
-        trainer = Trainer(config, contract, stop, torch.device("cpu"))
-        buckets = trainer.model.reducer._get_zeros_like_grad_buckets()
-        dist.barrier()
-    return len(buckets)
+def count_buckets(run: Run) -> int:
+    def count(trainer: Trainer) -> int:
+        return len(trainer.model.reducer._get_zeros_like_grad_buckets())
+
+    return int(with_trainer(run, exact(), count))
 
 
 def test_there_are_several_buckets(straight: Run) -> None:
-    assert min(run_ranks(RANKS, count_buckets, straight.run_dir)) >= 3
+    assert min(run_ranks(RANKS, count_buckets, straight)) >= 3
 
 
 def test_after_a_kill(straight: Run, tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema
 import pytest
 from pydantic import ValidationError
 
+from orchestrator import spec
 from orchestrator.errors import UserError
 from orchestrator.source import parse_document
 from orchestrator.spec import PRESETS, JobSpec, fields, find_field, json_schema, resolve_job
+from orchestrator.spec.base import PLUGINS_VARIABLE
 from orchestrator.spec.model import PresetName
 from orchestrator.spec.suggest import ALIASES
 
@@ -31,12 +36,11 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_every_key_is_described_for_both_schedulers() -> None:
+def test_every_key_is_described_for_both_schedulers_or_for_none() -> None:
     for info in fields():
         assert info.description.endswith((".", "!")), info.path
-        if info.supported and info.type != "map":
-            assert "Slurm" in info.description, info.path
-            assert "Kubernetes" in info.description, info.path
+        assert ("Slurm" in info.description) == ("Kubernetes" in info.description), info.path
+    assert "--nodes" in find_field("resources.nodes").description
 
 
 def test_paths_are_there_once_and_in_the_order_of_the_tree() -> None:
@@ -195,3 +199,40 @@ def test_a_factory_has_no_sizes_of_ours() -> None:
     model = resolve_job(parse_document(text, "f")).spec.train.model
     assert model.sizes is None
     assert (model.context, model.args) == (8, {"n": 1})
+
+
+def test_the_package_has_all_its_names_and_no_other() -> None:
+    assert sorted(name for names in spec._HOMES.values() for name in names) == sorted(spec.__all__)
+    for name in spec.__all__:
+        assert getattr(spec, name).__class__.__name__ != "module", name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = spec.nonsense
+
+
+def test_a_job_file_without_faults_needs_neither_keys_nor_words_nor_schema() -> None:
+    without_null = {name: GOOD[name] for name in ("name", "resources", "timeouts", "train")}
+    code = f"""
+import sys
+from orchestrator.profiles import embedded_profiles
+from orchestrator.source import parse_document
+from orchestrator.spec import resolve_job
+text = {json.dumps(without_null)!r}.encode()
+resolve_job(parse_document(text, "f"), embedded_profiles().choose())
+print(*sys.modules)
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    late = {"keys", "words", "schema"}
+    assert not {f"orchestrator.spec.{name}" for name in late} & set(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("before", [None, "some-plugin"])
+def test_programs_started_from_here_keep_their_plugins_of_pydantic(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLUGINS_VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(PLUGINS_VARIABLE, before)
+    assert JobSpec.model_rebuild(force=True)
+    assert os.environ.get(PLUGINS_VARIABLE) == before

@@ -20,7 +20,7 @@ from orchestrator.units import format_duration
 
 CLUSTERS = (
     "What differs on a cluster: the profile's name, and below it the same keys as in the whole "
-    "file. Applied before rendering, on Slurm and on Kubernetes alike."
+    "file. Applied before rendering."
 )
 
 

@@ -1,0 +1,222 @@
+"""Checkpoints on disk: published whole, checked, kept and removed."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import phase
+from trainer.checkpoint import (
+    BrokenCheckpoint,
+    Manifest,
+    load_part,
+    name_of,
+    newest_whole,
+    prune,
+    publish,
+    published,
+    verify,
+)
+from trainer.contract import Contract, Superseded
+from trainer.state import random_state, seed_everything, set_random_state
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def contract(tmp_path: Path) -> Contract:
+    (tmp_path / "attempts" / "1").mkdir(parents=True)
+    return Contract(0, 0, 1, 1, tmp_path, tmp_path / "checkpoints", tmp_path)
+
+
+def save(contract: Contract, step: int, loss: float | None = None, attempt: int = 1) -> Path:
+    manifest = Manifest(step, attempt, 1, "ddp", validation_loss=loss)
+    parts = {"model.pt": {"w": torch.full((100,), float(step))}, "trainer.pt": {"step": step}}
+    return publish(manifest, parts, contract)
+
+
+def names(contract: Contract) -> list[str]:
+    return [path.name for path in published(contract.checkpoint_dir)]
+
+
+def test_what_is_published_is_whole(contract: Contract, root: Path) -> None:
+    path = save(contract, 7, loss=1.5)
+    assert path.name == "step-000000007-attempt-00001"
+    manifest = verify(path)
+    assert (manifest.step, manifest.validation_loss) == (7, 1.5)
+    assert load_part(path, "model.pt")["w"].tolist() == [7.0] * 100
+    assert sorted(p.name for p in contract.checkpoint_dir.iterdir()) == [path.name]
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((root / "orchestrator/data/manifest.schema.json").read_text())
+    jsonschema.validate(json.loads((path / "manifest.json").read_text()), schema)
+
+
+def test_a_checkpoint_is_never_overwritten(contract: Contract) -> None:
+    path = save(contract, 7)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with pytest.raises(OSError, match="not empty"):
+        save(contract, 7, loss=1.0)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    assert names(contract) == [path.name]
+
+
+def test_a_superseded_attempt_publishes_nothing(contract: Contract) -> None:
+    (contract.run_dir / "attempts" / "2").mkdir()
+    with pytest.raises(Superseded, match="attempt 1 is superseded"):
+        save(contract, 7)
+    assert list(contract.checkpoint_dir.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_nothing(contract: Contract) -> None:
+    class Refuses:
+        def __reduce__(self) -> Any:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        publish(Manifest(3, 1, 1, "ddp"), {"model.pt": Refuses()}, contract)
+    assert list(contract.checkpoint_dir.iterdir()) == []
+
+
+def truncate(path: Path) -> None:
+    (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    content = bytearray((path / "model.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "model.pt").write_bytes(content)
+
+
+def remove(path: Path) -> None:
+    (path / "trainer.pt").unlink()
+
+
+def no_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def cut_manifest(path: Path) -> None:
+    content = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(content[: len(content) // 2])
+
+
+def manifest_of_another(path: Path) -> None:
+    content = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(content.replace('"step": 2', '"step": 1'))
+
+
+def manifest_with(path: Path, **changes: Any) -> None:
+    content = json.loads((path / "manifest.json").read_text()) | changes
+    (path / "manifest.json").write_text(json.dumps(content))
+
+
+def names_a_file_outside(path: Path) -> None:
+    manifest_with(path, files={"../x": {"size_bytes": 0, "sha256": "0" * 64}})
+
+
+def names_no_file(path: Path) -> None:
+    manifest_with(path, files={})
+
+
+def from_the_future(path: Path) -> None:
+    manifest_with(path, version=2)
+
+
+def list_for_a_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text("[]")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, flip, remove, no_manifest, cut_manifest, manifest_of_another, names_a_file_outside,
+     names_no_file, from_the_future, list_for_a_manifest],
+)  # fmt: skip
+def test_damage_is_seen_and_the_one_before_is_taken(contract: Contract, damage: Any) -> None:
+    whole, damaged = save(contract, 1), save(contract, 2)
+    assert newest_whole(contract.checkpoint_dir) == (damaged, [])
+    damage(damaged)
+    with pytest.raises(BrokenCheckpoint):
+        verify(damaged)
+    path, broken = newest_whole(contract.checkpoint_dir)
+    assert path == whole
+    assert [error.path for error in broken] == [damaged]
+
+
+def test_the_newest_is_by_step_and_then_by_attempt(contract: Contract) -> None:
+    save(contract, 5, attempt=3)
+    save(contract, 6, attempt=1)
+    expected = save(contract, 6, attempt=2)
+    (contract.checkpoint_dir / ".tmp-step-000000009-attempt-00001").mkdir()
+    (contract.checkpoint_dir / "notes").mkdir()
+    assert newest_whole(contract.checkpoint_dir)[0] == expected
+    assert newest_whole(contract.run_dir / "none") == (None, [])
+
+
+def test_the_last_ones_and_the_best_are_kept(contract: Contract) -> None:
+    losses = {1: 3.0, 2: 1.0, 3: 2.0, 4: None, 5: 2.5}
+    paths = {step: save(contract, step, loss) for step, loss in losses.items()}
+    removed = prune(paths[5], keep=2, keep_best=True, attempt=1)
+    assert removed == [paths[1], paths[3]]
+    assert names(contract) == [paths[step].name for step in (2, 4, 5)]
+    prune(paths[5], keep=1, keep_best=False, attempt=1)
+    assert names(contract) == [paths[5].name]
+
+
+def test_broken_ones_do_not_count(contract: Contract) -> None:
+    paths = {step: save(contract, step) for step in (1, 2, 3, 4)}
+    truncate(paths[3])
+    flip(paths[2])  # its sizes are right: only who has verified it knows
+    prune(paths[4], keep=2, keep_best=True, attempt=1, broken=[paths[2]])
+    assert names(contract) == [paths[1].name, paths[4].name]
+
+
+def test_what_is_later_than_the_new_one_stays(contract: Contract) -> None:
+    """A run that starts anew, or that fell back, removes nothing that is further on."""
+    later, new = save(contract, 300), save(contract, 100, attempt=2)
+    older = save(contract, 50)
+    assert prune(new, keep=1, keep_best=True, attempt=2) == [older]
+    assert names(contract) == [new.name, later.name]
+
+
+def test_unfinished_folders_of_earlier_attempts_go(contract: Contract) -> None:
+    new = save(contract, 5, attempt=2)
+    for attempt in (1, 2, 3):
+        (contract.checkpoint_dir / f".tmp-{name_of(9, attempt)}").mkdir()
+    (contract.checkpoint_dir / ".tmp-mine").mkdir()
+    prune(new, keep=1, keep_best=True, attempt=2)
+    left = sorted(path.name for path in contract.checkpoint_dir.iterdir())
+    assert left == [".tmp-mine", f".tmp-{name_of(9, 2)}", f".tmp-{name_of(9, 3)}", new.name]
+
+
+def test_phases_of_a_save(contract: Contract) -> None:
+    heard: list[tuple[str, int]] = []
+    phase.listeners.append(lambda name, step: heard.append((name, step)))
+    try:
+        save(contract, 4)
+    finally:
+        phase.listeners.pop()
+    assert heard == [("save", 4), ("publish", 4)]
+    assert phase.current == ("publish", 4)
+
+
+def test_random_states_come_back_from_a_file(contract: Contract) -> None:
+    seed_everything(11)
+    random.gauss(0, 1)
+    np.random.standard_normal(3)
+    state = random_state(CPU)
+    path = publish(Manifest(1, 1, 1, "ddp"), {"trainer.pt": {"random": [state]}}, contract)
+
+    def draw() -> tuple[float, float, float]:
+        return random.gauss(0, 1), float(np.random.standard_normal()), float(torch.rand(()))
+
+    expected = draw()
+    seed_everything(0)
+    assert draw() != expected
+    set_random_state(load_part(path, "trainer.pt")["random"][0], CPU)
+    assert draw() == expected

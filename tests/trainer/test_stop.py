@@ -1,0 +1,130 @@
+"""Stopping: every rank at the same step, with a checkpoint of that step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import run_ranks
+from runs import Run, configuration
+from torch._C._distributed_c10d import HashStore
+
+from trainer.stop import StopProtocol
+
+CPU = torch.device("cpu")
+RANKS = 3
+STEPS = 12
+
+
+def on_rank(rank: int) -> bool:
+    return os.environ["RANK"] == str(rank)
+
+
+def terminate(_run: Run, name: str, step: int) -> None:
+    if (name, step) == ("step", 4) and on_rank(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def user_signal_everywhere(_run: Run, name: str, step: int) -> None:
+    if (name, step) == ("step", 4):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def drain_in_evaluation(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("evaluation", 6) and on_rank(1):
+        (run.attempt_dir() / "drain").touch()
+
+
+def drain_in_last_evaluation(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("evaluation", STEPS) and on_rank(1):
+        (run.attempt_dir() / "drain").touch()
+
+
+def drain_in_first_evaluation(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("evaluation", 0) and on_rank(0):
+        (run.attempt_dir() / "drain").touch()
+
+
+def drain_while_saving(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("publish", 3):
+        (run.attempt_dir() / "drain").touch()
+
+
+config = configuration(num_ranks=RANKS, steps=STEPS, evaluation__every=6, checkpoint__every=3)
+
+
+def validations(run: Run) -> list[tuple[int, float]]:
+    return [(event["step"], event["loss"]) for event in run.events("validation")]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("straight"))
+    run.finish(config)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("listener", "steps"),
+    [(terminate, {6}), (user_signal_everywhere, {6}), (drain_in_evaluation, {6}),
+     (drain_while_saving, {4, 5}), (drain_in_last_evaluation, {STEPS})],
+)  # fmt: skip
+def test_all_ranks_stop_together_and_the_next_attempt_goes_on(
+    straight: Run, tmp_path: Path, listener: object, steps: set[int]
+) -> None:
+    run = Run(tmp_path)
+    assert run.finish(config, listener=listener) == "drained"  # type: ignore[arg-type]
+    stopped = run.outcome()["step"]
+    assert stopped in steps
+    assert run.checkpoints()[-1] == f"step-{stopped:09d}-attempt-00001"
+    assert not (run.run_dir / "DONE").exists()
+    assert run.finish(config, attempt=2) == "done"
+    assert run.losses() == straight.losses()
+    assert validations(run) == validations(straight)
+
+
+def test_a_stop_before_the_first_step_leaves_nothing_to_continue(
+    straight: Run, tmp_path: Path
+) -> None:
+    run = Run(tmp_path)
+    assert run.finish(config, listener=drain_in_first_evaluation) == "drained"
+    assert run.outcome()["step"] == 0
+    assert run.checkpoints() == []
+    assert run.finish(config, attempt=2) == "done"
+    assert validations(run) == validations(straight)
+
+
+def test_a_drain_of_an_earlier_attempt_is_not_seen(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.attempt_dir(1).mkdir(parents=True)
+    (run.attempt_dir(1) / "drain").touch()
+    assert run.finish(config, attempt=2) == "done"
+
+
+def test_the_first_announcement_counts(tmp_path: Path) -> None:
+    store = HashStore()
+    one, other = (StopProtocol(store, tmp_path / name, CPU) for name in ("one", "other"))
+    one.before_step(1)
+    assert not one.after_step(1)
+    (tmp_path / "one").touch()
+    one.before_step(2)
+    (tmp_path / "other").touch()
+    other.before_step(3)
+    assert not other.after_step(1)
+    assert one.after_step(2)
+    assert other.after_step(2)
+
+
+def signalled() -> bool:
+    stop = StopProtocol(HashStore(), Path("/none"), CPU)
+    stop.handle_signals()
+    before = stop.requested()
+    os.kill(os.getpid(), signal.SIGTERM)
+    return not before and stop.requested()
+
+
+def test_a_signal_asks_for_a_stop_and_does_not_kill() -> None:
+    assert run_ranks(1, signalled) == [True]
