@@ -5,7 +5,9 @@ from __future__ import annotations
 from benchmarks import cli, step
 from benchmarks.paired import machine
 
-HEAD = "| what (a : b) | a | b | ratio (95 % interval of the median) | allowed |\n|---|---|---|---|---|"
+HEAD = """\
+| what (a : b) | a | b | ratio (95 % interval of the median) | allowed |
+|---|---|---|---|---|"""
 
 if __name__ == "__main__":
     print(HEAD)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.paired import compare
