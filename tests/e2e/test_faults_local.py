@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from running import PROGRAMS, wait_until
 
 pytest.importorskip("torch")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import wait_until
 
+from running import wait_until
 from slurm.cluster import Cluster, dev_cluster
 
 # One listener per node, on the same port everywhere; then each node greets all others by name.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks import Ended, end_ranks
 
+from ranks import Ended, end_ranks
 from trainer import checkpoint, phase
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import Contract

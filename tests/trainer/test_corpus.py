@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import configuration
 
+from runs import configuration
 from trainer.config import parse_config
 from trainer.contract import ConfigurationError
 from trainer.data import Corpus, load_corpus, python_docs

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import Run, configuration
 from torch._C._distributed_c10d import TCPStore
 
 import trainer
+from runs import Run, configuration
 
 ENTRY = Path(trainer.__file__).with_name("entry.py")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from runs import configuration
 
+from runs import configuration
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import ConfigurationError
 from trainer.model import GPT, build_model, flops_per_token, generate

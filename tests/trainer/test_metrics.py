@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import Run, configuration
 
+from runs import Run, configuration
 from trainer.contract import Contract
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from runs import Run, configuration
-
 from trainer import phase
 
 

@@ -11,9 +11,9 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from ranks import run_ranks
 from runs import Run, configuration, with_trainer
-
 from trainer import checkpoint
 from trainer.loop import Trainer
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import Ended, end_ranks, run_ranks
 from torch.utils.data import DistributedSampler
 
+from ranks import Ended, end_ranks, run_ranks
 from trainer.contract import ConfigurationError
 from trainer.samples import (
     Indices,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import run_ranks
-from runs import Run, configuration
 from torch._C._distributed_c10d import HashStore
 
+from ranks import run_ranks
+from runs import Run, configuration
 from trainer.stop import StopProtocol
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import configuration
 
+from runs import configuration
 from trainer.config import parse_config, read_config
 from trainer.contract import ConfigurationError
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+
 from ranks import run_ranks
 from runs import Run, configuration, with_trainer
-
 from trainer.loop import Trainer
 from trainer.parallel import gradient_sync
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from running import wait_until
 
 from orchestrator.cli import main
+from running import wait_until
 
 GOOD = """\
 name: good

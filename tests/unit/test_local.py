@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from running import PROGRAMS, rank_process, read, wait_for_end, wait_until
 
 from orchestrator.backends import BACKENDS, load_backend, local
 from orchestrator.backends.base import Handle, State, Status, Submission
@@ -23,6 +22,7 @@ from orchestrator.backends.record import Record
 from orchestrator.backends.supervisor import PACKAGES
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError, UserError
+from running import PROGRAMS, rank_process, read, wait_for_end, wait_until
 
 BACKEND = local.BACKEND
 NODE_SH = """

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from running import NODE_PY, Nodes, rank_process, read, wait_for_end, wait_until
 
 
