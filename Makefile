@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint unit ci bench golden docs clean
+.PHONY: setup demo test lint unit test-slurm ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -25,12 +25,18 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* .ci/run
 
 unit: setup
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -m 'not slurm' --cov --cov-report=term:skip-covered
 
-ci: test demo
+# On a real Slurm of this machine; needs root and slurm/dev-cluster install.
+test-slurm: setup
+	slurm/dev-cluster check
+	$(BIN)/pytest tests/slurm
+
+ci: test demo test-slurm
 
 # Figures of the README; by hand, on a quiet machine.
 bench: setup

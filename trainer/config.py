@@ -143,8 +143,8 @@ class TrainerConfig:
 # Smallest allowed value of each number that has one.
 _LEAST: dict[str, float] = {
     "num_ranks": 1, "steps": 1, "batch.micro": 1, "batch.accumulation": 1, "seed": 0,
-    "model.layers": 1, "model.heads": 1, "model.width": 1, "model.context": 1,
-    "model.vocab_size": 1, "model.dropout": 0, "data.samples": 1, "data.workers": 0,
+    "model.context": 1, "model.vocab_size": 1, "model.dropout": 0, "data.samples": 1,
+    "data.workers": 0,
     "data.validation_fraction": 0, "optimizer.lr": 0, "optimizer.clip_norm": 0,
     "optimizer.weight_decay": 0, "schedule.warmup_steps": 0, "evaluation.every": 1,
     "evaluation.batches": 1, "logging.every": 1, "checkpoint.every": 1, "checkpoint.keep": 1,
@@ -183,15 +183,23 @@ def _range_faults(config: TrainerConfig) -> list[str]:
     if config.data.validation_fraction >= 1:
         given = config.data.validation_fraction
         faults.append(f"data.validation_fraction: is {given} (allowed: below 1)")
-    model = config.model
-    if model.factory is None and model.width % model.heads:
-        faults.append(f"model.heads: {model.heads} does not divide model.width {model.width}")
+    if config.model.factory is None:
+        faults += _size_faults(config.model)
     if len(config.optimizer.betas) != 2:
         faults.append(f"optimizer.betas: has {len(config.optimizer.betas)} numbers (allowed: 2)")
     for key, number in (("step_timeout_s", config.step_timeout_s),
                         ("ddp.bucket_cap_mb", config.ddp.bucket_cap_mb)):  # fmt: skip
         if number <= 0:
             faults.append(f"{key}: is {number} (allowed: above 0)")
+    return faults
+
+
+def _size_faults(model: ModelConfig) -> list[str]:
+    """What is wrong with the built-in GPT's sizes; a factory has none."""
+    sizes = {"layers": model.layers, "heads": model.heads, "width": model.width}
+    faults = [f"model.{k}: is {v} (allowed: from 1)" for k, v in sizes.items() if v < 1]
+    if not faults and model.width % model.heads:
+        faults.append(f"model.heads: {model.heads} does not divide model.width {model.width}")
     return faults
 
 

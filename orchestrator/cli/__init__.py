@@ -32,7 +32,7 @@ COMMANDS = {
     "logs": "logs",
     "watch": "watch",
     "cancel": "cancel",
-    "list": "list",
+    "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
     "schema": "schema",
     "trust": "trust",

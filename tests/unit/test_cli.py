@@ -268,3 +268,12 @@ def test_a_run_from_submit_to_its_second_submit(tmp_path: Path, good: str) -> No
     assert '"event": "end"' in log
     assert "done" in orchestrate("submit", good, "--watch").lower()
     assert [path.name for path in (tmp_path / "runs/good/attempts").iterdir()] == ["1"]
+
+
+def test_no_command_module_hides_a_builtin() -> None:
+    """A submodule becomes an attribute of the package: `list` there would break list()."""
+    import builtins
+
+    from orchestrator.cli import COMMANDS
+
+    assert not set(COMMANDS.values()) & set(dir(builtins))
