@@ -32,10 +32,13 @@ def bigram_loss(train: npt.NDArray[np.int64], validation: npt.NDArray[np.int64])
 
 def main() -> int:
     orchestrate = str(Path(sys.executable).parent / "orchestrate")
-    submit = [orchestrate, "submit", str(HERE / "demo.yaml"), "--fresh", "--watch"]
+    here = ["--cluster", "local"]  # whatever profile the user's own file makes the default
+    submit = [orchestrate, "submit", str(HERE / "demo.yaml"), *here, "--fresh", "--watch"]
     if subprocess.run(submit, check=False).returncode:
         return 1
-    run = Path("runs") / "demo"
+    status = [orchestrate, "status", "demo", *here, "--json"]
+    answer = subprocess.run(status, check=True, capture_output=True, text=True).stdout
+    run = Path(json.loads(answer)[0]["run_dir"])
     corpus = load_corpus(read_config(run / "rendered" / "trainer.json"), HERE)
     assert corpus.validation is not None
     bigrams = bigram_loss(

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.errors import UserError
+
 if TYPE_CHECKING:
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec
     from orchestrator.spec.model import Model
+    from orchestrator.spec.slurm import Slurm
     from orchestrator.spec.train import Data
 
 
@@ -21,6 +24,7 @@ class LaunchPlan:
 
     name: str
     target: str
+    launcher: str
     num_nodes: int
     ranks_per_node: int
     env: tuple[tuple[str, str], ...]
@@ -29,20 +33,39 @@ class LaunchPlan:
     failures: int
     requeues: int
     deadline_s: int | None
+    cpus_per_rank: int
+    gpus_per_node: int
+    gpu_type: str | None
+    memory_bytes: int | None
+    time_limit_s: int | None
+    slurm: Slurm
     trainer: dict[str, Any]
 
     @property
     def world_size(self) -> int:
         return self.num_nodes * self.ranks_per_node
 
+    @property
+    def tasks_per_node(self) -> int:
+        """Slurm tasks: one a node that starts the ranks, or one a rank."""
+        return self.ranks_per_node if self.launcher == "srun" else 1
+
+    @property
+    def cpus_per_task(self) -> int:
+        return self.cpus_per_rank * self.ranks_per_node // self.tasks_per_node
+
 
 def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
-    """Return the plan of `spec` on the cluster that `profile` describes."""
+    """Return the plan of `spec` on the cluster that `profile` describes.
+
+    Raises UserError where the two do not go together.
+    """
     device = "cuda" if spec.resources.gpus_per_node else "cpu"
     backend = _communication_backend(spec.network.backend, device)
     return LaunchPlan(
         name=spec.name,
         target=profile.target,
+        launcher=_launcher(spec.launcher, profile),
         num_nodes=spec.resources.nodes,
         ranks_per_node=spec.resources.num_ranks_per_node,
         env=_environment(spec, profile, backend),
@@ -51,8 +74,24 @@ def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         failures=spec.attempts.failures,
         requeues=spec.attempts.requeues,
         deadline_s=spec.attempts.deadline,
+        cpus_per_rank=spec.resources.cpus_per_rank,
+        gpus_per_node=spec.resources.gpus_per_node,
+        gpu_type=spec.resources.gpu_type,
+        memory_bytes=spec.resources.memory,
+        time_limit_s=spec.resources.time_limit,
+        slurm=spec.slurm,
         trainer=_trainer_config(spec, device, backend, spec.num_ranks),
     )
+
+
+def _launcher(launcher: str, profile: ClusterProfile) -> str:
+    if launcher == "srun" and profile.target != "slurm":
+        raise UserError(
+            f"launcher: srun is Slurm's, and cluster {profile.name} has the target "
+            f"{profile.target}. Leave it out here (torchrun), and write `launcher: srun` below "
+            "clusters.NAME for the Slurm cluster."
+        )
+    return launcher
 
 
 def _communication_backend(wanted: str, device: str) -> str:

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import KeyPath, Part, Text
-from orchestrator.spec.layers import profile_layer
+from orchestrator.spec.layers import profile_layers
 from orchestrator.spec.resolve import layer_problems, problems_of
 from orchestrator.spec.suggest import did_you_mean
 
@@ -51,6 +51,10 @@ class ClusterProfile(Part):
     defaults: dict[str, Any] = Field(
         default_factory=dict,
         description="A partial job; the job file wins over it.",
+    )
+    slurm: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What a Slurm site needs: the keys of slurm in the job file's reference.",
     )
     document: Annotated[Document | None, _AsItIs] = Field(default=None, exclude=True, repr=False)
 
@@ -203,9 +207,15 @@ def trust(path: str | Path, environ: Mapping[str, str]) -> Path:
     if "\n" in str(resolved):
         raise UserError(f"{str(resolved)!r}: a path with a line break cannot be trusted; rename it")
     digest = hashlib.sha256(read_bytes(path)).hexdigest()
-    trusted.parent.mkdir(parents=True, exist_ok=True)
-    with trusted.open("a", encoding="utf-8", errors="surrogateescape") as stream:
-        stream.write(f"{digest}  {resolved}\n")
+    try:
+        trusted.parent.mkdir(parents=True, exist_ok=True)
+        with trusted.open("a", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(f"{digest}  {resolved}\n")
+    except OSError as error:
+        raise UserError(
+            f"{trusted}: cannot write ({error.strerror}). Set XDG_CONFIG_HOME to a folder that you "
+            "may write to, or name the file with --clusters"
+        ) from None
     return trusted
 
 
@@ -268,8 +278,8 @@ def _profile(document: Document, name: str, entry: object) -> ClusterProfile | l
     except ValidationError as error:
         found = error.errors(include_url=False)
         return [fault for one in found for fault in _entry_faults(document, path, one)]
-    layer = profile_layer(profile)
-    return [layer.fault(problem) for problem in layer_problems(layer.data)] or profile
+    layers = profile_layers(profile)
+    return [layer.fault(p) for layer in layers for p in layer_problems(layer.data)] or profile
 
 
 def _reserved(document: Document, path: KeyPath, key: str) -> Fault:

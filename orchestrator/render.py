@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from orchestrator.directives import directives
 from orchestrator.errors import UserError
 from orchestrator.plan import LaunchPlan
 
@@ -43,6 +44,23 @@ def render(plan: LaunchPlan) -> Rendered:
 
 
 def _render_local(plan: LaunchPlan) -> dict[str, str]:
+    return {
+        "launch.json": _launch(plan),
+        "node.sh": _template("local/node.sh.j2", plan),
+        "trainer.json": _json(plan.trainer),
+    }
+
+
+def _render_slurm(plan: LaunchPlan) -> dict[str, str]:
+    return {
+        "job.sh": _template("slurm/job.sh.j2", plan, directives=directives(plan)),
+        "launch.json": _launch(plan),
+        "trainer.json": _json(plan.trainer),
+    }
+
+
+def _launch(plan: LaunchPlan) -> str:
+    """What whoever starts the attempts needs to know, as JSON."""
     launch = {
         "version": 1,
         "name": plan.name,
@@ -54,21 +72,20 @@ def _render_local(plan: LaunchPlan) -> dict[str, str]:
         "start_timeout_s": plan.start_timeout_s,
         "shutdown_timeout_s": plan.shutdown_timeout_s,
     }
-    return {
-        "launch.json": _json(launch),
-        "node.sh": _template("local/node.sh.j2", plan),
-        "trainer.json": _json(plan.trainer),
-    }
+    return _json(launch)
 
 
-_RENDERERS: dict[str, Callable[[LaunchPlan], dict[str, str]]] = {"local": _render_local}
+_RENDERERS: dict[str, Callable[[LaunchPlan], dict[str, str]]] = {
+    "local": _render_local,
+    "slurm": _render_slurm,
+}
 
 
 def _json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
-def _template(name: str, plan: LaunchPlan) -> str:
+def _template(name: str, plan: LaunchPlan, **more: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_template_folder()),
         undefined=jinja2.StrictUndefined,
@@ -79,7 +96,7 @@ def _template(name: str, plan: LaunchPlan) -> str:
     )
     environment.filters["sh"] = shlex.quote
     environment.filters["comment"] = _one_line
-    return environment.get_template(name).render(**vars(plan))
+    return environment.get_template(name).render(plan=plan, **vars(plan), **more)
 
 
 def _one_line(text: str) -> str:

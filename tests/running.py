@@ -69,6 +69,8 @@ class Nodes:
     nnodes: int = 2
     nproc: int = 2
     agent: str = "stub_agent"
+    direct: bool = False  # one node.py for each rank, two of them on each node
+    program: tuple[str, ...] = (sys.executable, str(PROGRAMS / "program.py"))
     port: int = field(default_factory=free_port)
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -88,9 +90,11 @@ class Nodes:
             "agent": self.agent,
         }
         options |= {name.replace("_", "-"): value for name, value in changes.items()}
+        if self.direct:
+            options |= {"local-world-size": 2, "local-rank-from": "LOCAL_NUMBER"}
         flat = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-        program = [sys.executable, str(PROGRAMS / "program.py"), self.mode]
-        return [sys.executable, str(NODE_PY), *flat, "--allow-loopback", "--", *program]
+        flags = ["--allow-loopback", *(["--direct"] if self.direct else [])]
+        return [sys.executable, str(NODE_PY), *flat, *flags, "--", *self.program, self.mode]
 
     def start(self, *nodes: int, **changes: object) -> None:
         path = os.pathsep.join([str(PROGRAMS), os.environ.get("PYTHONPATH", "")])
@@ -98,7 +102,8 @@ class Nodes:
             with self.log(node).open("ab") as log:
                 self.started[node] = subprocess.Popen(
                     self.command(node, **changes),
-                    env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                    env=os.environ
+                    | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "LOCAL_NUMBER": str(node % 2)},
                     stdout=log,
                     stderr=log,
                 )

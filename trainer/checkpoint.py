@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ NAME = re.compile(r"step-(\d{9})-attempt-(\d{5})")
 ASIDE_PREFIX = ".tmp-"
 ASIDE_NAME = re.compile(re.escape(ASIDE_PREFIX) + NAME.pattern)
 READ_BYTES = 1 << 20
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class BrokenCheckpoint(Exception):
@@ -37,14 +39,19 @@ class BrokenCheckpoint(Exception):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
+        self.reason = reason
+
+
+class CheckpointNotWritten(OSError):
+    """The disk refused a checkpoint; the message says where, why and how much space there is."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What a checkpoint is, as orchestrator/data/manifest.schema.json describes it.
 
-    step: optimizer steps done; validation_loss: nats per token at that step, None if not measured;
-    files: for each file name its size_bytes and sha256.
+    step: optimizer steps done; validation_loss: nats per token after validation_step steps, both
+    None if nothing was measured; files: for each file name its size_bytes and sha256.
     """
 
     step: int
@@ -52,6 +59,7 @@ class Manifest:
     world_size: int
     strategy: str
     validation_loss: float | None = None
+    validation_step: int | None = None
     version: int = VERSION
     format: str = "full"
     versions: dict[str, str] = field(default_factory=lambda: dict(_versions()))
@@ -66,26 +74,49 @@ def name_of(step: int, attempt: int) -> str:
 def publish(manifest: Manifest, parts: Mapping[str, object], contract: Contract) -> Path:
     """Write `parts` (file name to what torch.save takes) and publish them; returns the folder.
 
-    Raises Superseded if a newer attempt exists, OSError if the disk refuses; the unfinished folder
-    is then removed.
+    Raises Superseded if a newer attempt exists, CheckpointNotWritten if the disk refuses; the
+    unfinished folder is then removed.
     """
     phase.enter("save", manifest.step)
     name = name_of(manifest.step, manifest.attempt)
     aside = contract.checkpoint_dir / (ASIDE_PREFIX + name)
-    contract.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    if aside.exists():
-        shutil.rmtree(aside)  # of this attempt and step: a try that failed
+    final = contract.checkpoint_dir / name
     try:
+        contract.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        if aside.exists():
+            shutil.rmtree(aside)  # of this attempt and step: a try that failed
         _write_folder(aside, manifest, parts)
         phase.enter("publish", manifest.step)
         _refuse_if_superseded(contract)
-        final = contract.checkpoint_dir / name
         os.rename(aside, final)
-    except BaseException:
+    except BaseException as error:
+        free = _free_space(contract.run_dir)
         shutil.rmtree(aside, ignore_errors=True)
-        raise
+        refusal = _os_error_behind(error)
+        if refusal is None:
+            raise
+        raise CheckpointNotWritten(
+            f"checkpoint {final} could not be written: {refusal.strerror or refusal} ({free})"
+        ) from error
     _sync_folder(contract.checkpoint_dir)
     return final
+
+
+def _os_error_behind(error: BaseException | None) -> OSError | None:
+    """The first refusal of the system; torch raises an error of its own on top of it."""
+    found = None
+    while error is not None:
+        if isinstance(error, OSError):
+            found = error
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _free_space(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free} bytes are free in {folder}"
+    except OSError as error:
+        return f"free space of {folder} not known: {error.strerror}"
 
 
 def _refuse_if_superseded(contract: Contract) -> None:
@@ -124,12 +155,16 @@ def _sync_folder(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint folder `path`, its file sizes checked but no hash."""
+    """The manifest of the checkpoint folder `path`, its file sizes checked but no hash.
+
+    Raises BrokenCheckpoint, or OSError where the disk does not say whether it is whole: whoever
+    passed over it then would continue from an older state.
+    """
     try:
         raw = json.loads((path / MANIFEST).read_bytes())
         manifest = Manifest(**raw)
         sizes = {name: int(file["size_bytes"]) for name, file in raw["files"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (*MISSING, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BrokenCheckpoint(path, f"no readable manifest: {error!r}") from error
     if manifest.version != VERSION or name_of(manifest.step, manifest.attempt) != path.name:
         raise BrokenCheckpoint(path, "the manifest belongs to another checkpoint or version")
@@ -149,7 +184,7 @@ def verify(path: Path) -> Manifest:
     for name, file in manifest.files.items():
         try:
             found = _sha256(path / name)
-        except OSError as error:
+        except MISSING as error:
             raise BrokenCheckpoint(path, f"{name} cannot be read: {error}") from error
         if found != file["sha256"]:
             raise BrokenCheckpoint(path, f"the contents of {name} have changed (SHA-256)")
@@ -183,8 +218,9 @@ def prune(
     attempt: int,
     broken: Collection[Path] = (),
 ) -> list[Path]:
-    """Remove all but the last `keep` whole checkpoints and the best; returns what was removed.
+    """Remove all but the last `keep` whole checkpoints and the best; returns what had to go.
 
+    What cannot be removed stays, with a line on standard error: training is worth more than space.
     `newest` was just published, by `attempt`. What sorts after it stays and does not count, since
     this attempt did not continue from it. `broken` are known not to be whole whatever their sizes
     say. The best has the lowest validation loss. Folders that earlier attempts left unfinished go
@@ -203,7 +239,10 @@ def prune(
         kept.add(best)
     doomed = [path for path in order if path not in kept] + _stale(folder, attempt)
     for path in doomed:
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            print(f"trainer: old checkpoint stays: {path}: {error}", file=sys.stderr)
     return doomed
 
 

@@ -107,7 +107,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except PermissionError as error:
-        raise ConfigurationError(f"train.data: {path} may not be read: {error}") from error
+        raise _may_not_be_read("train.data", path) from error
+
+
+def _may_not_be_read(key: str, path: Path) -> ConfigurationError:
+    return ConfigurationError(f"{key}: {path} may not be read by this user; change its permissions")
 
 
 def _map(path: Path, dtype: str) -> Array:
@@ -117,7 +121,10 @@ def _map(path: Path, dtype: str) -> Array:
             f"train.data: {path} has {size} bytes, which is not a positive multiple of {item}; "
             f"it must hold nothing but little-endian {dtype} numbers"
         )
-    return np.memmap(path, np.dtype(dtype).newbyteorder("<"), mode="r")
+    try:
+        return np.memmap(path, np.dtype(dtype).newbyteorder("<"), mode="r")
+    except PermissionError as error:
+        raise _may_not_be_read("train.data", path) from error
 
 
 def _tokenize(paths: Sequence[Path], tokenizer_file: Path) -> tuple[list[Array], int]:
@@ -130,7 +137,15 @@ def _tokenize(paths: Sequence[Path], tokenizer_file: Path) -> tuple[list[Array],
         ) from error
     if not tokenizer_file.is_file():
         raise ConfigurationError(f"train.data.tokenizer: {tokenizer_file} is no file on this node")
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    try:
+        tokenizer = Tokenizer.from_str(tokenizer_file.read_text("utf-8"))
+    except PermissionError as error:
+        raise _may_not_be_read("train.data.tokenizer", tokenizer_file) from error
+    except Exception as error:  # the package raises nothing narrower
+        raise ConfigurationError(
+            f"train.data.tokenizer: {tokenizer_file} is not a file that the package tokenizers can"
+            f" read, such as tokenizer.json: {error}"
+        ) from error
     arrays: list[Array] = []
     for path in paths:
         try:

@@ -5,27 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import checkpoint, phase, state
+from trainer import changes, checkpoint, phase, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
+from trainer.evaluation import validation_totals
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 from trainer.model import build_model, flops_per_token
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import autocast, gradient_sync, parallelize, settle, split
 from trainer.samples import SampleStream, train_batches, validation_batches
+from trainer.saving import save
 from trainer.stop import StopProtocol
 
+# Losses are kept on the device until they are reported, and one metrics line holds them all.
+MAX_LOSSES = 1000
 
-class TrainingDiverged(RuntimeError):
-    """The loss or the gradient norm is no number any more; nothing of it was saved."""
+
+class TrainingDiverged(ConfigurationError):
+    """A loss or the gradient norm is no number any more; nothing of it was saved.
+
+    A repetition would come to the same numbers.
+    """
+
+
+def refuse_divergence(step: int, what: str, value: float) -> None:
+    """Raise TrainingDiverged if the `what` of `step`, the same on all ranks, is no number."""
+    if not math.isfinite(value):
+        raise TrainingDiverged(
+            "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or look at the data:"
+            f" training diverged, the {what} of step {step} is {value}. It was not saved"
+        )
 
 
 class Trainer:
@@ -41,7 +57,8 @@ class Trainer:
         self.config, self.contract, self.stop, self.device = config, contract, stop, device
         phase.enter("load", 0)
         self.corpus = load_corpus(config, contract.workdir)
-        torch.manual_seed(config.seed)
+        self.settings = changes.settings_of(config, self.corpus)
+        state.seed_everything(config.seed)
         module = build_model(config, self.corpus.vocab_size)
         self.flops_per_token = flops_per_token(module, config.model)
         self.model = parallelize(module, config, device)
@@ -50,14 +67,13 @@ class Trainer:
         batch = config.batch
         self.samples_per_step = batch.micro * batch.accumulation * contract.world_size
         self.progress = state.Progress()
-        self.validation_loss: float | None = None
+        self.changes: list[changes.Change] = []
         self.broken: list[checkpoint.BrokenCheckpoint] = []
         settle(self.model, self._throw_away_pass)
         self.resumed_from = self._resume()
         self._batches = self._open_batches()
-        self._losses = torch.zeros(config.logging.every, device=device)
+        self._losses: list[Tensor] = []  # of the steps since the last report, on the device
         self._grad_norm: Tensor | None = None
-        self._reported_step = self.progress.step
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
         self.clock = Clock()
 
@@ -77,7 +93,7 @@ class Trainer:
         """One step with what goes with every step; True if all ranks stop after it."""
         self.stop.before_step(self.progress.step + 1)
         self._train_step()
-        if self.progress.step % self.config.logging.every == 0:
+        if self._report_due():
             self._report()
         return self.stop.after_step(self.progress.step)
 
@@ -85,7 +101,7 @@ class Trainer:
         config, progress = self.config, self.progress
         phase.enter("step", progress.step)
         accumulation = config.batch.accumulation
-        loss_sum = self._losses[progress.step - self._reported_step]
+        losses: list[Tensor] = []
         self.optimizer.zero_grad()
         for micro in range(accumulation):
             began = perf_counter()
@@ -96,7 +112,8 @@ class Trainer:
                 if accumulation > 1:
                     loss = loss / accumulation
                 torch.autograd.backward(loss)
-            loss_sum += loss.detach()
+            losses.append(loss.detach())
+        self._losses.append(losses[0] if accumulation == 1 else torch.stack(losses).float().sum())
         progress.step += 1
         clip_norm = config.optimizer.clip_norm
         if clip_norm > 0:
@@ -126,6 +143,10 @@ class Trainer:
 
     # Between steps.
 
+    def _report_due(self) -> bool:
+        every = self.config.logging.every
+        return self.progress.step % every == 0 or len(self._losses) == MAX_LOSSES
+
     def _evaluation_due(self) -> bool:
         step, every = self.progress.step, self.config.evaluation.every
         if self.progress.validated_step == step:
@@ -139,16 +160,17 @@ class Trainer:
     def _report(self) -> None:
         """Write the metrics since the last report; the only collective of an ordinary interval."""
         progress = self.progress
-        num_steps = progress.step - self._reported_step
+        num_steps = len(self._losses)
         if num_steps == 0:
             return
-        mean = self._losses[:num_steps].clone()
-        dist.all_reduce(mean)
-        losses = (mean / self.contract.world_size).tolist()
+        sums = torch.stack(self._losses).float()
+        dist.all_reduce(sums)
+        losses = (sums / self.contract.world_size).tolist()
         norm = self._last_grad_norm()
-        self._refuse_divergence(losses, norm)
-        self._losses.zero_()
-        self._reported_step = progress.step
+        for step, loss in enumerate(losses, progress.step - num_steps + 1):
+            refuse_divergence(step, "loss", loss)
+        refuse_divergence(progress.step, "gradient norm", norm)
+        self._losses.clear()
         training_s, shares = self.clock.read()
         tokens_per_s = num_steps * self.samples_per_step * self.config.model.context / training_s
         self.metrics.line(
@@ -171,16 +193,6 @@ class Trainer:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return torch.nn.utils.get_total_norm(gradients).item()
 
-    def _refuse_divergence(self, losses: list[float], norm: float) -> None:
-        if all(map(math.isfinite, losses)) and math.isfinite(norm):
-            return
-        first = self._reported_step + 1
-        raise TrainingDiverged(
-            f"steps {first} to {self.progress.step}: the losses are {losses} and the last gradient"
-            f" norm is {norm}. Nothing after step {self._reported_step} is saved; lower"
-            " train.optimizer.lr, lengthen train.schedule.warmup_steps or look at the data"
-        )
-
     def _utilization(self, tokens_per_s: float) -> float | None:
         if self.flops_per_token is None:
             return None
@@ -201,33 +213,22 @@ class Trainer:
         self.clock.evaluation_s += perf_counter() - began
         if num_stopping:
             return False
-        progress.validated_step = progress.step
         if num_tokens:
-            self.validation_loss = loss = loss_sum / num_tokens
+            loss = loss_sum / num_tokens
+            refuse_divergence(progress.step, "validation loss", loss)
+            progress.validation_loss = loss
             per_byte = loss if self.corpus.bytes_are_tokens else None
             self.metrics.event("validation", progress.step, loss=loss, loss_per_byte=per_byte)
+        progress.validated_step = progress.step
         return True
 
-    @torch.no_grad()
     def _validation_totals(self) -> Tensor:
-        """Sum of losses, number of tokens, whether this rank has to stop: float64 [3]."""
-        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        module = self.model.module  # the wrapper would synchronise, and ranks differ in batches
-        module.eval()
         rank, world_size = self.contract.rank, self.contract.world_size
         micro, limit = self.config.batch.micro, self.config.evaluation.batches
-        samples = self.corpus.validation
-        for batch in validation_batches(samples, micro, rank, world_size, limit):
-            if self.stop.requested():
-                totals[2] = 1
-                break
-            tokens, targets = split(batch, self.device)
-            with autocast(self.config, self.device):
-                loss = module(tokens, targets)
-            totals[0] += loss.double() * targets.numel()
-            totals[1] += targets.numel()
-        module.train()
-        return totals
+        batches = validation_batches(self.corpus.validation, micro, rank, world_size, limit)
+        return validation_totals(
+            self.model.module, batches, self.config, self.device, self.stop.requested
+        )
 
     # Checkpoints.
 
@@ -238,29 +239,14 @@ class Trainer:
         phase.enter("save", self.progress.step)
         random_states = state.gather(state.random_state(self.device))
         if random_states is not None:
-            path = self._publish(random_states)
+            content = state.parts(
+                self.model.module, self.optimizer, self.progress, self.settings, random_states
+            )
+            known_broken = [error.path for error in self.broken]
+            path = save(content, self.progress, self.config, self.contract, known_broken)
             seconds = round(perf_counter() - began, 3)
             self.metrics.event("checkpoint", self.progress.step, path=path, seconds=seconds)
         self.clock.checkpoint_s += perf_counter() - began
-
-    def _publish(self, random_states: list[Any]) -> str:
-        progress, config = self.progress, self.config
-        measured = progress.validated_step == progress.step
-        manifest = checkpoint.Manifest(
-            step=progress.step,
-            attempt=self.contract.attempt,
-            world_size=self.contract.world_size,
-            strategy=config.strategy,
-            validation_loss=self.validation_loss if measured else None,
-        )
-        content = state.parts(self.model.module, self.optimizer, progress, random_states)
-        path = checkpoint.publish(manifest, content, self.contract)
-        phase.enter("prune", progress.step)
-        if self.contract.is_newest_attempt():
-            known_broken = [error.path for error in self.broken]
-            keep, keep_best = config.checkpoint.keep, config.checkpoint.keep_best
-            checkpoint.prune(path, keep, keep_best, self.contract.attempt, known_broken)
-        return path.name
 
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
@@ -271,7 +257,11 @@ class Trainer:
         path, self.broken = state.find_newest(self.contract.checkpoint_dir)
         if path is None:
             return None
-        self.progress = state.restore(path, self.model.module, self.optimizer, self.device, seed)
+        saved = state.load(path)
+        self.changes = changes.compare(saved.settings, self.settings)
+        changes.refuse(path, self.changes, saved.progress.step, self.config.steps)
+        state.restore(saved, self.model.module, self.optimizer, self.device, seed)
+        self.progress = saved.progress
         return path.name
 
     def close(self) -> None:

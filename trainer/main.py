@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(config_file, contract)
     except ConfigurationError as error:
         print(f"trainer: rank {contract.rank}: {error}", file=sys.stderr)
-        contract.write_error(KIND_CONFIGURATION, str(error))
+        _put_on_record(contract, KIND_CONFIGURATION, str(error))
         return 1
     except Exception as error:  # whatever ends a rank must be on record before it exits
         traceback.print_exc()
-        contract.write_error(KIND_FAILURE, f"{type(error).__name__}: {error}")
+        _put_on_record(contract, KIND_FAILURE, f"{type(error).__name__}: {error}")
         return 1
     return 0
+
+
+def _put_on_record(contract: Contract, kind: str, message: str) -> None:
+    try:
+        contract.write_error(kind, message)
+    except OSError as error:  # the disk may be what failed in the first place
+        print(f"trainer: rank {contract.rank}: not on record: {error}", file=sys.stderr)
 
 
 def run(config_file: Path, contract: Contract) -> None:
@@ -102,8 +110,9 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if contract.local_rank >= count:
-        raise RuntimeError(
-            f"local rank {contract.local_rank} needs GPU {contract.local_rank}, but torch sees"
+        raise ConfigurationError(
+            "resources.gpus_per_node: give as many as a node has, or 0 to train on the CPU:"
+            f" local rank {contract.local_rank} needs GPU {contract.local_rank}, but torch sees"
             f" {count} GPU(s) on {socket.gethostname()}"
         )
     device = torch.device("cuda", contract.local_rank)
@@ -142,8 +151,7 @@ def _announce(trainer: Trainer) -> None:
 
     hosts: list[Any] = [None] * trainer.contract.world_size
     dist.all_gather_object(hosts, socket.gethostname())
-    for error in trainer.broken:
-        print(f"trainer: passed over a broken checkpoint: {error}", file=sys.stderr)
+    _warn(trainer)
     trainer.metrics.event(
         "start",
         trainer.progress.step,
@@ -154,6 +162,23 @@ def _announce(trainer: Trainer) -> None:
         resumed_from=trainer.resumed_from,
         steps=trainer.config.steps,
     )
+
+
+def _warn(trainer: Trainer) -> None:
+    """Say loudly, on rank 0, what of the run is not as its last checkpoint left it."""
+    if trainer.contract.rank != 0:
+        return
+    step, resumed_from = trainer.progress.step, trainer.resumed_from
+    for error in trainer.broken:
+        print(f"trainer: passed over a broken checkpoint: {error}", file=sys.stderr)
+        trainer.metrics.event("broken", step, path=error.path.name, reason=error.reason)
+    if trainer.broken and resumed_from is None:
+        print("trainer: no checkpoint is whole: training from step 0", file=sys.stderr)
+    for change in trainer.changes:
+        print(f"trainer: changed since {resumed_from}: {change}", file=sys.stderr)
+    if trainer.changes:
+        changes = [asdict(change) for change in trainer.changes]
+        trainer.metrics.event("changed", step, resumed_from=resumed_from, changes=changes)
 
 
 def _finish(trainer: Trainer, outcome: str) -> None:

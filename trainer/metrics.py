@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -68,11 +69,22 @@ class Metrics:
     def _write(self, content: dict[str, Any]) -> None:
         if self._file is None:
             return
-        text = json.dumps(content, allow_nan=False) + "\n"
+        text = json.dumps(finite(content), allow_nan=False, default=str) + "\n"
         self._file.write(text)
         self._file.flush()
         sys.stdout.write(METRICS_TAG + text)
         sys.stdout.flush()
+
+
+def finite(value: Any) -> Any:
+    """`value` with None in place of each number that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return value
 
 
 def _open_for_lines(path: Path) -> IO[str]:
@@ -89,7 +101,12 @@ def _open_for_lines(path: Path) -> IO[str]:
 def _open_board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
+    except ImportError as error:
+        print(
+            "trainer: no TensorBoard files, since its package is missing: install"
+            f" 'orchestrate-training[trainer]' or set train.logging.tensorboard: false ({error})",
+            file=sys.stderr,
+        )
         return None
     return SummaryWriter(str(folder), purge_step=step)
 

@@ -9,6 +9,9 @@ Node 0 listens, the others report to it. When all are there node 0 claims the at
 "go"; each node then starts torchrun. The connections stay open: a node that is lost ends the
 attempt on all others, and all leave with the one code that node 0 decided (docs/contract.md).
 
+With --direct it is started once per rank, as by srun, and starts the program itself: each "node" of
+the roll call is then a rank, and what is said of torchrun holds for the program.
+
 Two further forms are used by this file and the local supervisor only:
     node.py --guard PARENT_PID COMMAND...           runs a command that dies with its parent
     node.py --rank ATTEMPT_DIR WORKDIR PROGRAM...   runs one rank: it dies with torchrun, logs apart
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
+import importlib.util
 import ipaddress
 import json
 import os
@@ -43,8 +47,19 @@ LINE_LIMIT = 65536  # bytes of one message
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
 AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the program never sees it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-STALE_PREFIXES = ("PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-STALE_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+FILE_LIMIT = 1 << 20  # bytes of a JSON file that are read
+# Of what a rank says about its end: characters of the first line, and of those after it. Together
+# at most 12 bytes each as JSON, so they fit into one message.
+FIRST_LIMIT, DETAIL_LIMIT = 2000, 3000
+ECHO_LIMIT = 1 << 18  # bytes of one rank's log that are copied at a time
+# What torchrun sets, and reads as defaults of its options (torch/distributed/run.py and
+# elastic/agent/server/local_elastic_agent.py of torch 2.13). ROLE_ARN is the user's.
+STALE_PREFIXES = ("PET_", "TORCHELASTIC_")
+STALE_NAMES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "NODE_RANK",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -60,15 +75,29 @@ class Leave(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How torchrun ended on one node; `code` is its own, negative for a signal."""
+    """How torchrun ended on one node; `code` is its own, negative for a signal. Times are counted
+    on each node from "go", since the clocks of two nodes may differ."""
 
     node: int
     host: str
     code: int
-    kind: str = ""  # "configuration" or "failure" where a rank said so
+    kind: str = ""  # "configuration" or "failure" where a rank said so, or "undrained"
     rank: int | None = None
-    message: str = ""
-    at: float = 0.0  # when its first rank ended, in seconds since 1970
+    message: str = ""  # one line
+    detail: str = ""  # the lines after it
+    at: float = 0.0  # when its first rank ended, in seconds since "go"
+
+    @classmethod
+    def from_message(cls, fields: object) -> Result | None:
+        """What another node has sent; None if that is no result."""
+        kinds: dict[str, type | tuple[type, ...]] = {
+            "node": int, "host": str, "code": int, "kind": str, "rank": (int, type(None)),
+            "message": str, "detail": str, "at": (int, float),
+        }  # fmt: skip
+        if not isinstance(fields, dict) or fields.keys() != kinds.keys():
+            return None
+        sane = all(isinstance(fields[name], kind) for name, kind in kinds.items())
+        return cls(**fields) if sane else None
 
 
 class Signals:
@@ -102,8 +131,8 @@ def read_json(path: Path) -> Message:
     """The object in a small JSON file, or {} if there is none that can be read."""
     try:
         with path.open("rb") as file:
-            value = json.loads(file.read(LINE_LIMIT))
-    except (OSError, ValueError):
+            value = json.loads(file.read(FILE_LIMIT))
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -144,6 +173,26 @@ def stat_of(pid: int) -> tuple[int, int] | None:
         return None
     fields = text.rpartition(")")[2].split()  # the name before may hold blanks and brackets
     return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
+
+
+def ended_with(pid: int) -> int | None:
+    """Exit code of a child of another process, negative for a signal, for as long as its parent has
+    not collected it; None if it is not known (proc(5), field 52)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+
+
+def ending_words(code: int) -> str:
+    """How a process ended, in words: `code` is negative for a signal."""
+    if code >= 0:
+        return f"ended with code {code}"
+    known = -code in {number.value for number in signal.Signals}
+    name = f" ({signal.Signals(-code).name})" if known else ""
+    return f"was killed by signal {-code}{name}"
 
 
 def descendants(root: int) -> list[tuple[int, int]]:
@@ -292,10 +341,12 @@ class Head:
         """What nodes have said since the last call; None for a node that is lost."""
         said: list[tuple[int, Message | None]] = []
         for key, _ in self.selector.select(TICK_S):
-            if not isinstance(key.fileobj, Link):
+            link = key.fileobj
+            if not isinstance(link, Link):
                 self._accept()
                 continue
-            link = key.fileobj
+            if link.sock.fileno() < 0:  # it had to make room for one accepted just now
+                continue
             messages = link.receive()
             if link.node < 0 and messages:
                 self._hello(link, messages[0])
@@ -347,7 +398,7 @@ class Head:
             if hello.get(key) != getattr(self.args, key):
                 return f"{key} is {hello.get(key)!r} there and {getattr(self.args, key)} on node 0"
         node = hello.get("node_rank")
-        if not isinstance(node, int) or not 0 < node < self.args.nnodes:
+        if type(node) is not int or not 0 < node < self.args.nnodes:
             return f"its node rank {node!r} is not among 1 to {self.args.nnodes - 1}"
         if node in self.nodes:
             return f"node rank {node} has been taken by {self.nodes[node]}"
@@ -448,32 +499,41 @@ class Agent:
         self.args, self.signals, self.attempt = args, signals, int(go["attempt"])
         self.dir = Path(args.run_dir) / "attempts" / str(self.attempt)
         self.ranks = range(args.node_rank * args.nproc, (args.node_rank + 1) * args.nproc)
+        self.began, self.stopping = time.monotonic(), ""
+        self.undrained: Result | None = None
         self.term_at, self.kill_at, self.drain_at = float("inf"), float("inf"), float("inf")
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        command = guarded(agent_command(args, go, self.dir))
+        command = agent_command(args, go, self.dir)
         # Its folder is not the user's: a folder "torch" there would be imported. A session of its
         # own keeps a terminal's signals away: they reach it through this process.
         self.process = subprocess.Popen(
             command,
             cwd=self.dir,
-            env=environment(args, self.attempt),
+            env=environment(args, go),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self.watch = RankWatch(self.process.pid, self.ranks)
-        self.watch.start()
+        self.watch = RankWatch(self.process.pid, self.ranks, self.elapsed_s)
+        if not args.direct:
+            self.watch.start()
+
+    def elapsed_s(self) -> float:
+        """Seconds since "go"."""
+        return time.monotonic() - self.began
 
     def stop(self, reason: str) -> None:
         """Ends torchrun: SIGTERM now, SIGKILL in a few seconds."""
-        if self.term_at == float("inf"):
-            say(f"ending torchrun: {reason}")
+        if not self.stopping:
+            self.stopping = reason
+            say(f"ending the ranks: {reason}")
         self.term_at = min(self.term_at, time.monotonic())
 
     def poll(self) -> Result | None:
         """Does what is due; the result once torchrun and all below it are gone."""
         code = self.process.poll()
         if code is not None:
-            self.watch.finish()
+            if not self.args.direct:
+                self.watch.finish()
             end_descendants()
             return self._result(code)
         now = time.monotonic()
@@ -487,70 +547,143 @@ class Agent:
 
     def _drain(self, now: float) -> None:
         drain = self.dir / "drain"
-        if self.drain_at == float("inf") and (self.signals.received or drain.exists()):
-            drain.touch()
-            say(f"draining attempt {self.attempt} {self.signals.received}")
+        if self.drain_at == float("inf") and (self.signals.received or os.path.exists(drain)):
+            self._ask_to_drain(drain)
             self.drain_at = now + self.args.shutdown_timeout_s
-        if self.drain_at < now:
+        if self.drain_at < now and not self.stopping:
+            if not self._errors():
+                self.undrained = self._undrained()
             self.stop(f"not drained within {self.args.shutdown_timeout_s:g} s")
         elif self.term_at == float("inf") and self._errors():
             self.term_at = now + FAILURE_GRACE_S
 
+    def _ask_to_drain(self, drain: Path) -> None:
+        say(f"draining attempt {self.attempt} {self.signals.received}")
+        try:
+            drain.touch()
+        except OSError as error:  # a full disk: the ranks take a signal for the same
+            say(f"cannot make {drain}: {error}; sending SIGTERM to the ranks")
+            for pid in self._rank_pids().values():
+                kill(pid, signal.SIGTERM)
+
+    def _rank_pids(self) -> dict[int, int]:
+        pid = self.process.pid
+        return {self.ranks[0]: pid} if self.args.direct else ranks_below(pid, self.ranks)
+
+    def _undrained(self) -> Result:
+        """The fault of this node where ranks have not stopped though they were asked to."""
+        left = sorted(self._rank_pids())
+        limit_s, by = self.args.shutdown_timeout_s, self.signals.received or "the drain file"
+        text = f"not drained within {limit_s:g} s of {by}, killed; steps since the last checkpoint"
+        text += f" are lost; not stopped: {named_ranks(left)}"
+        rank = left[0] if len(left) == 1 else None
+        return self._fault(EXIT_FAILED, "undrained", rank, text, self.elapsed_s())
+
     def _errors(self) -> dict[int, Message]:
         return {r: e for r in self.ranks if (e := read_json(error_path(self.dir, r)))}
+
+    def _fault(self, code: int, kind: str, rank: int | None, text: str, at: float) -> Result:
+        first, detail = shortened(text)
+        return Result(self.args.node_rank, self.args.host, code, kind, rank, first, detail, at)
 
     def _result(self, code: int) -> Result:
         errors = self._errors()
         faults = [r for r, e in errors.items() if e.get("kind") == "configuration"]
-        first, at = self.watch.first or (next(iter(errors), None), time.time())
-        rank = faults[0] if faults else first
+        if code == 0 and not faults:
+            return self._fault(0, "", None, "", self.elapsed_s())
+        if self.undrained and not faults:
+            return self.undrained
+        rank, at, words = self.watch.first or (next(iter(errors), None), self.elapsed_s(), "")
+        if self.args.direct:
+            rank, words = self.ranks[0], f"it {ending_words(code)}"
+        elif code < 0 and not self.stopping and not faults:
+            # The ranks died with it: none of them is at fault.
+            return self._fault(code, "", None, f"torchrun {ending_words(code)}", at)
+        rank = faults[0] if faults else rank
         error = errors.get(rank, {}) if rank is not None else {}
-        text, kind = str(error.get("message", ""))[:2000], str(error.get("kind", ""))[:20]
-        node, host = self.args.node_rank, self.args.host
-        return Result(node, host, code, kind, rank if code else None, text, at)
+        words = words or f"torchrun {ending_words(code)}"
+        text, kind = str(error.get("message") or words), str(error.get("kind", ""))[:20]
+        return self._fault(code, kind, rank, text, at)
+
+
+def shortened(text: str) -> tuple[str, str]:
+    """The first line of a text and those after it, each kept short; the latter end with a line."""
+    first, *rest = text.strip().splitlines() or [""]
+    detail = "\n".join(rest).strip("\n")
+    if len(detail) > DETAIL_LIMIT:
+        detail = detail[:DETAIL_LIMIT].rpartition("\n")[0] + "\n..."
+    return (first if len(first) <= FIRST_LIMIT else f"{first[:FIRST_LIMIT]}..."), detail
+
+
+def named_ranks(ranks: list[int]) -> str:
+    """The ranks in words, the first 20 by number."""
+    if not ranks:
+        return "torchrun itself"
+    more = f" and {len(ranks) - 20} more" if len(ranks) > 20 else ""
+    return f"rank {', '.join(map(str, ranks[:20]))}{more}"
+
+
+def ranks_below(agent_pid: int, ranks: range) -> dict[int, int]:
+    """The pid of each of these ranks that lives. It is a child of the agent: what a rank starts
+    has the rank's variables too."""
+    found: dict[int, int] = {}
+    for pid, _ in descendants(agent_pid):
+        rank = environment_of(pid).get("RANK", "")
+        if rank.isdecimal() and int(rank) in ranks and (stat_of(pid) or (0,))[0] == agent_pid:
+            found[int(rank)] = pid
+    return found
 
 
 class RankWatch(threading.Thread):
-    """Notes which rank ends first: torchrun does not say, and the others fail for its sake."""
+    """Notes which rank fails first: torchrun does not say, and the others fail for its sake."""
 
-    def __init__(self, agent_pid: int, ranks: range) -> None:
+    def __init__(self, agent_pid: int, ranks: range, clock: Callable[[], float]) -> None:
         super().__init__(daemon=True)
-        self.agent_pid, self.ranks, self.ended = agent_pid, ranks, threading.Event()
-        self.first: tuple[int | None, float] | None = None  # rank, seconds since 1970
+        self.agent_pid, self.ranks, self.clock = agent_pid, ranks, clock
+        self.ended = threading.Event()
+        self.found: dict[int, int] = {}  # the pid of each rank that has been seen
+        self.first: tuple[int, float, str] | None = None  # rank, time of `clock`, how it ended
 
     def run(self) -> None:
-        found: dict[int, int] = {}
-        try:
-            while len(found) < len(self.ranks) and not self.ended.wait(TICK_S / 4):
-                self._find(found)
-            if len(found) == len(self.ranks):
-                self._await_first(found)
-        except OSError:
-            return  # a kernel before 5.3 has no pidfd, and a rank may be gone before it was found
-        finally:
-            for descriptor in found.values():
-                os.close(descriptor)
+        with selectors.DefaultSelector() as selector:
+            try:
+                while len(self.found) < len(self.ranks) and not self.ended.wait(TICK_S / 4):
+                    self._find(selector)
+                if len(self.found) == len(self.ranks):
+                    self._await_first(selector)
+            except OSError:
+                return  # a kernel before 5.3 has no pidfd, or a rank was gone before it was found
+            finally:
+                for key in list(selector.get_map().values()):
+                    os.close(key.fd)
 
     def finish(self) -> None:
         self.ended.set()
         self.join(timeout=HELLO_TIMEOUT_S)
 
-    def _find(self, found: dict[int, int]) -> None:
-        for pid, _ in descendants(self.agent_pid):
-            rank = environment_of(pid).get("RANK", "")
-            if rank.isdecimal() and int(rank) in self.ranks and int(rank) not in found:
-                found[int(rank)] = os.pidfd_open(pid)
+    def _find(self, selector: selectors.BaseSelector) -> None:
+        for rank, pid in ranks_below(self.agent_pid, self.ranks).items():
+            if rank not in self.found:
+                self.found[rank] = pid
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (rank, pid))
 
-    def _await_first(self, found: dict[int, int]) -> None:
-        with selectors.DefaultSelector() as selector:
-            for rank, descriptor in found.items():
-                selector.register(descriptor, selectors.EVENT_READ, rank)
-            while found and not self.first:
-                gone = [key.data for key, _ in selector.select(TICK_S)]
-                if gone:
-                    self.first = (min(gone), time.time())
-                elif self.ended.is_set():
-                    return
+    def _await_first(self, selector: selectors.BaseSelector) -> None:
+        while selector.get_map() and not self.first:
+            gone = [key for key, _ in selector.select(TICK_S)]
+            failed = {r: code for r, code in map(self._left, gone) if code != 0}
+            if failed:
+                rank, code = min(failed), failed[min(failed)]
+                words = "it ended first" if code is None else f"it {ending_words(code)}"
+                self.first = (rank, self.clock(), words)
+            elif not gone and self.ended.is_set():
+                return
+            for key in gone:
+                selector.unregister(key.fileobj)
+                os.close(key.fd)
+
+    def _left(self, key: selectors.SelectorKey) -> tuple[int, int | None]:
+        rank, pid = key.data
+        return rank, ended_with(pid)
 
 
 def guarded(command: list[str]) -> list[str]:
@@ -560,7 +693,12 @@ def guarded(command: list[str]) -> list[str]:
 
 
 def agent_command(args: argparse.Namespace, go: Message, attempt_dir: Path) -> list[str]:
-    """torchrun for a world of fixed size: static rendezvous, no restart in place."""
+    """torchrun for a world of fixed size (static rendezvous, no restart in place), in a form that
+    dies with this process; with --direct the rank itself, which does so by its shim."""
+    rank = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--rank"]
+    rank += [str(attempt_dir), args.workdir, *args.program]
+    if args.direct:
+        return rank
     address = str(go["master_addr"])
     options = {
         "nnodes": args.nnodes,
@@ -575,25 +713,46 @@ def agent_command(args: argparse.Namespace, go: Message, attempt_dir: Path) -> l
         "shutdown-timeout": max(1, int(args.shutdown_timeout_s)),
         "log-dir": os.devnull,
     }
-    rank = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--rank"]
-    rank += [str(attempt_dir), args.workdir, *args.program]
     run = [sys.executable, "-m", args.agent, *(f"--{k}={v}" for k, v in options.items())]
-    return [*run, "--no-python", *rank]
+    return guarded([*run, "--no-python", *rank])
 
 
-def environment(args: argparse.Namespace, attempt: int) -> dict[str, str]:
+def environment(args: argparse.Namespace, go: Message) -> dict[str, str]:
     """This process's environment without an outer launcher's variables, with the contract's."""
     keep = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(STALE_PREFIXES) and name not in STALE_NAMES
     }
-    return keep | {
-        "ORCHESTRATE_RUN_DIR": args.run_dir,
-        "ORCHESTRATE_ATTEMPT": str(attempt),
-        "ORCHESTRATE_CHECKPOINT_DIR": os.path.join(args.run_dir, "checkpoints"),
-        "ORCHESTRATE_WORKDIR": args.workdir,
+    return (
+        keep
+        | (direct_variables(args, go) if args.direct else {})
+        | {
+            "ORCHESTRATE_RUN_DIR": args.run_dir,
+            "ORCHESTRATE_ATTEMPT": str(go["attempt"]),
+            "ORCHESTRATE_CHECKPOINT_DIR": os.path.join(args.run_dir, "checkpoints"),
+            "ORCHESTRATE_WORKDIR": args.workdir,
+        }
+    )
+
+
+def direct_variables(args: argparse.Namespace, go: Message) -> dict[str, str]:
+    """What torchrun would set. Rank 0's program keeps the store itself, as torch's env:// does
+    where TORCHELASTIC_USE_AGENT_STORE is not set."""
+    rank, size = args.node_rank, args.local_world_size
+    variables = {
+        AGENT_PID: os.getpid(),
+        "RANK": rank,
+        "WORLD_SIZE": args.nnodes,
+        "LOCAL_RANK": args.local_rank,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": rank // size,
+        "NODE_RANK": rank // size,
+        "GROUP_WORLD_SIZE": args.nnodes // size,
+        "MASTER_ADDR": go["master_addr"],
+        "MASTER_PORT": go["master_port"],
     }
+    return {name: str(value) for name, value in variables.items()}
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -613,26 +772,48 @@ class Echo(threading.Thread):
         super().__init__(daemon=True)
         self.logs = {rank: log_path(agent.dir, rank) for rank in agent.ranks}
         self.offsets = dict.fromkeys(self.logs, 0)
-        self.host, self.ended = agent.args.host, threading.Event()
+        self.host, self.ended, self.failed = agent.args.host, threading.Event(), False
 
     def run(self) -> None:
         while not self.ended.wait(TICK_S):
             self.copy()
-        self.copy(last=True)
+        while self.copy(last=True):
+            pass  # what is left; the ranks are gone, so it becomes no more
 
-    def copy(self, last: bool = False) -> None:
+    def copy(self, last: bool = False) -> bool:
+        """Copies at most ECHO_LIMIT of each log; whether there was anything."""
+        copied = False
         for rank, path in self.logs.items():
-            try:
-                with path.open("rb") as file:
-                    file.seek(self.offsets[rank])
-                    data = file.read()
-            except OSError:
-                continue
-            whole = data if last else data[: data.rfind(b"\n") + 1]
-            self.offsets[rank] += len(whole)
+            data = self._next(rank, path, last)
             prefix = f"[rank {rank} {self.host}] ".encode()
-            sys.stdout.buffer.write(b"".join(prefix + k + b"\n" for k in whole.splitlines()))
-        sys.stdout.flush()
+            self._write(b"".join(prefix + line + b"\n" for line in data.splitlines()))
+            copied = copied or bool(data)
+        return copied
+
+    def _next(self, rank: int, path: Path, last: bool) -> bytes:
+        """The next whole lines of a log; a line beyond the limit, or the last, as it stands."""
+        try:
+            with path.open("rb") as file:
+                file.seek(self.offsets[rank])
+                data = file.read(ECHO_LIMIT)
+        except OSError:
+            return b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if last or (not whole and len(data) == ECHO_LIMIT):
+            whole = data
+        self.offsets[rank] += len(whole)
+        return whole
+
+    def _write(self, data: bytes) -> None:
+        """Writes to standard output. What a full disk does not take is left out: the rank's log
+        has it."""
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError as error:
+            if not self.failed:
+                say(f"cannot copy the ranks' output, it is in their logs: {error}")
+            self.failed = True
 
     def finish(self) -> None:
         self.ended.set()
@@ -642,25 +823,29 @@ class Echo(threading.Thread):
 # --- one attempt -------------------------------------------------------------------------------
 
 
-def decide(results: list[Result], outcome: str) -> Message:
-    """What end.json says: code, reason, and who was first at fault. The code is the gravest:
-    configuration, failed, requeue, done."""
+def decide(results: list[Result], outcome: str, local_size: int = 1) -> Message:
+    """What end.json says: code, reason (one line, more in `detail`), and who was first at fault.
+    The code is the gravest: configuration, failed, requeue, done. `local_size` of those that sent
+    the results are on one node."""
     results = sorted(results, key=lambda r: r.at)
     faulty = [r for r in results if r.kind == "configuration"] or [r for r in results if r.code]
-    code = {"done": EXIT_DONE, "drained": EXIT_REQUEUE}.get(outcome, EXIT_FAILED)
-    reason = outcome or "the ranks ended with 0 but rank 0 left no outcome.json"
     if not faulty:
-        return {"version": 1, "code": code, "reason": reason, "node": None, "rank": None}
+        code = {"done": EXIT_DONE, "drained": EXIT_REQUEUE}.get(outcome, EXIT_FAILED)
+        reason = outcome or "the ranks ended with 0 but rank 0 left no outcome.json"
+        return ending(code, reason)
     first = faulty[0]
     code = EXIT_CONFIGURATION if first.kind == "configuration" else EXIT_FAILED
-    how = f"signal {-first.code}" if first.code < 0 else f"code {first.code}"
-    who = f"node {first.node} ({first.host})"
-    reason = first.message or f"torchrun ended with {how}"
-    if first.rank is not None:
-        who = f"rank {first.rank} on {who}"
-        reason = first.message or "it ended first"
-    reason = f"{who}: {reason}"
-    return {"version": 1, "code": code, "reason": reason, "node": first.node, "rank": first.rank}
+    node = first.node // local_size
+    who = f"node {node} ({first.host})"
+    who = who if first.rank is None else f"rank {first.rank} on {who}"
+    return ending(code, f"{who}: {first.message}", first.detail, node, first.rank)
+
+
+def ending(
+    code: int, reason: str, detail: str = "", node: int | None = None, rank: int | None = None
+) -> Message:
+    said = {"version": 1, "code": code, "reason": reason, "detail": detail}
+    return {**said, "node": node, "rank": rank}
 
 
 def run_head(args: argparse.Namespace, signals: Signals) -> int:
@@ -678,29 +863,35 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         with mark:
             agent = Agent(args, go, signals)
             results = echoed(args, agent, lambda: collect(head, agent))
-    except Leave as leave:
+    except (Leave, OSError) as fault:
+        leave = fault if isinstance(fault, Leave) else Leave(EXIT_FAILED, f"node 0: {fault}")
         head.broadcast({"end": leave.code, "reason": leave.reason})
-        raise
-    ending = decide(results, str(read_json(agent.dir / "outcome.json").get("outcome", "")))
-    write_json(agent.dir / "end.json", ending)
-    head.broadcast({"end": ending["code"], "reason": ending["reason"]})
-    say(f"attempt {attempt} ended with {ending['code']}: {ending['reason']}")
-    return int(ending["code"])
+        raise leave from None
+    return finish(head, agent, decide(results, outcome_of(agent.dir), args.local_world_size))
+
+
+def outcome_of(attempt_dir: Path) -> str:
+    return str(read_json(attempt_dir / "outcome.json").get("outcome", ""))
+
+
+def finish(head: Head, agent: Agent, end: Message) -> int:
+    """Tells all how the attempt has ended; a full disk does not change that. Returns the code."""
+    try:
+        write_json(agent.dir / "end.json", end)
+    except OSError as error:
+        say(f"cannot write {agent.dir / 'end.json'}: {error}")
+    head.broadcast({"end": end["code"], "reason": end["reason"]})
+    say(f"attempt {agent.attempt} ended with {end['code']}: {end['reason']}")
+    return int(end["code"])
 
 
 def collect(head: Head, agent: Agent) -> list[Result]:
-    """The results of all nodes, in the order in which they came; the first bad one ends all."""
+    """The results of all nodes; the first bad one ends all."""
     results: dict[int, Result] = {}
     limit, stopped = float("inf"), False
     while len(results) < head.args.nnodes and time.monotonic() < limit:
-        host = dict(head.nodes)
-        for node, message in head.poll():
-            if message is None:
-                text = "the node was lost"
-                lost = Result(node, host.get(node, "?"), 1, "", None, text, time.time())
-                results.setdefault(node, lost)
-            elif "result" in message:
-                results.setdefault(node, Result(**message["result"]))
+        for result in heard(head, agent):
+            results.setdefault(result.node, result)
         if 0 not in results and (own := agent.poll()):
             results[0] = own
         if results and limit == float("inf"):
@@ -709,11 +900,29 @@ def collect(head: Head, agent: Agent) -> list[Result]:
             stopped, limit = True, time.monotonic() + FAILURE_GRACE_S
             agent.stop(f"node {bad.node} failed")
             head.broadcast({"stop": f"node {bad.node} ({bad.host}) failed"})
+    text = "it did not end in time after the others"
     late = [n for n in range(head.args.nnodes) if n not in results]
-    message_text = "it did not end in time after the others"
-    hosts, now = head.nodes, time.time()
-    lost_nodes = [Result(n, hosts.get(n, "?"), 1, "", None, message_text, now) for n in late]
-    return [*results.values(), *lost_nodes]
+    return [*results.values(), *(lost(n, head.nodes, text, agent.elapsed_s()) for n in late)]
+
+
+def heard(head: Head, agent: Agent) -> list[Result]:
+    """Results that other nodes have sent since the last call, or that they were lost with."""
+    hosts, found = dict(head.nodes), list[Result]()
+    for node, message in head.poll():
+        if message is None:
+            found.append(lost(node, hosts, "the node was lost", agent.elapsed_s()))
+        elif "result" in message:
+            result = Result.from_message(message["result"])
+            if result is None or result.node != node:
+                text = "it sent a result that cannot be read: is its node.py of another release?"
+                result = lost(node, hosts, text, agent.elapsed_s())
+            found.append(result)
+    return found
+
+
+def lost(node: int, hosts: dict[int, str], text: str, at: float) -> Result:
+    """The result of a node that sends none."""
+    return Result(node, hosts.get(node, "?"), EXIT_FAILED, message=text, at=at)
 
 
 def run_member(args: argparse.Namespace, signals: Signals) -> int:
@@ -776,19 +985,35 @@ class Parser(argparse.ArgumentParser):
 def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments, checked; raises Leave."""
     parser = Parser(prog="node.py", allow_abbrev=False, description=__doc__)
-    for name in ("run-dir", "head", "address", "id", "workdir"):
+    for name in ("run-dir", "head", "id", "workdir"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("nnodes", "node-rank", "port"):
+    parser.add_argument(
+        "--address", default="", help="of this node; else that on the way to node 0"
+    )
+    for name in ("nnodes", "port"):
         parser.add_argument(f"--{name}", required=True, type=int)
+    rank = parser.add_mutually_exclusive_group(required=True)
+    rank.add_argument("--node-rank", type=int)
+    rank.add_argument("--node-rank-from", metavar="VARIABLE", help="of the environment")
     parser.add_argument("--nproc-per-node", required=True, type=int, dest="nproc")
     for name in ("start-timeout-s", "shutdown-timeout-s"):
         parser.add_argument(f"--{name}", required=True, type=float)
     parser.add_argument("--allow-loopback", action="store_true", help="all nodes on one machine")
     parser.add_argument("--echo", action="store_true", help="copy the ranks' logs to stdout")
+    parser.add_argument("--entry", metavar="MODULE", help="its file is the program, run by Python")
+    parser.add_argument("--direct", action="store_true", help="one of these for each rank")
+    parser.add_argument("--local-rank-from", metavar="VARIABLE", help="of the environment")
+    parser.add_argument("--local-world-size", type=int, default=1, help="ranks per node")
     parser.add_argument("--agent", default="torch.distributed.run", help="module with its options")
     split = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:split])
     args.program, args.host = argv[split + 1 :], socket.gethostname()
+    if args.entry:
+        args.program = [sys.executable, module_file(args.entry), *args.program]
+    if args.node_rank_from:
+        args.node_rank = rank_from(args.node_rank_from)
+    args.local_rank = rank_from(args.local_rank_from) if args.local_rank_from else 0
+    args.address = args.address or own_address(args)
     if fault := check(args):
         raise Leave(EXIT_CONFIGURATION, f"node.py: {fault}")
     return args
@@ -804,11 +1029,61 @@ def check(args: argparse.Namespace) -> str:
         return "--port must be 1 to 65535 and the timeouts above 0 s"
     if not os.path.isabs(args.run_dir) or not os.path.isdir(args.run_dir):
         return f"--run-dir {args.run_dir!r} must be a folder that is there, absolute"
+    if fault := check_direct(args):
+        return fault
     if args.nnodes > 1 and not args.allow_loopback:
         for name in (args.head, args.address):
             if is_loopback(name):
                 return f"{name} is a loopback address: no other machine can reach it"
     return ""
+
+
+def check_direct(args: argparse.Namespace) -> str:
+    """What is wrong with the arguments of --direct, or ""."""
+    size = args.local_world_size
+    if not args.direct:
+        return "--local-world-size and --local-rank-from need --direct" if size != 1 else ""
+    if args.nproc != 1 or size < 1 or args.nnodes % size:
+        text = "--direct needs --nproc-per-node 1 and as many ranks on each node, not"
+        return f"{text} {args.nnodes} ranks at {size} per node"
+    if args.node_rank % size != args.local_rank:
+        text = f"rank {args.node_rank} is number {args.local_rank} on its node of {size} ranks"
+        return f"{text}: ranks must be placed in blocks (srun --distribution=block)"
+    return ""
+
+
+def module_file(name: str) -> str:
+    """The file of an installed module, without running any of it; raises Leave."""
+    package, _, module = name.rpartition(".")
+    spec = importlib.util.find_spec(package or module)
+    if spec is None or spec.origin is None:
+        text = f"{sys.executable} has no module {name}: install the trainer in its environment"
+        raise Leave(EXIT_CONFIGURATION, f"node.py: {text}")
+    return os.path.join(os.path.dirname(spec.origin), f"{module}.py") if package else spec.origin
+
+
+def rank_from(variable: str) -> int:
+    """This node's or rank's number as the scheduler's environment has it; raises Leave."""
+    value = os.environ.get(variable, "")
+    if not value.isdecimal():
+        text = f"${variable} is {value!r} here and not the number of a node or rank"
+        raise Leave(EXIT_CONFIGURATION, f"node.py: {text}")
+    return int(value)
+
+
+def own_address(args: argparse.Namespace) -> str:
+    """This node's address on the way to node 0 (connecting UDP sends nothing); raises Leave."""
+    if args.node_rank == 0:
+        return str(args.head)
+    try:
+        found = socket.getaddrinfo(args.head, args.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], found[1]) as probe:
+            probe.connect(found[4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise Leave(
+            EXIT_FAILED, f"no way from {args.host} to node 0 at {args.head}: {error}"
+        ) from None
 
 
 def is_loopback(name: str) -> bool:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer import checkpoint
+from trainer.changes import FRESH, Settings
 from trainer.contract import ConfigurationError
 
 MODEL_FILE, OPTIMIZER_FILE, TRAINER_FILE = "model.pt", "optimizer.pt", "trainer.pt"
@@ -21,11 +22,29 @@ MODEL_FILE, OPTIMIZER_FILE, TRAINER_FILE = "model.pt", "optimizer.pt", "trainer.
 
 @dataclass
 class Progress:
-    """How far a run is: optimizer steps, samples taken by all ranks, last step validated."""
+    """How far a run is: optimizer steps, samples taken by all ranks, the last validation.
+
+    validation_loss is in nats per token, after validated_step; None if nothing was measured.
+    """
 
     step: int = 0
     samples: int = 0
     validated_step: int = -1
+    validation_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds besides weights and optimizer.
+
+    settings: as changes.settings_of made them; empty in a checkpoint from before they were saved.
+    random_states: one per rank of the run that saved them.
+    """
+
+    path: Path
+    progress: Progress
+    settings: Settings
+    random_states: list[Any]
 
 
 def seed_everything(seed: int) -> None:
@@ -81,37 +100,66 @@ def find_newest(folder: Path) -> tuple[Path | None, list[checkpoint.BrokenCheckp
 
 
 def parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, random_states: list[Any]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    settings: Settings,
+    random_states: list[Any],
 ) -> dict[str, object]:
     """What to write to a checkpoint, by file name; random_states has one entry per rank."""
+    rest = {"progress": asdict(progress), "settings": settings, "random": random_states}
     return {
         MODEL_FILE: model.state_dict(),
         OPTIMIZER_FILE: optimizer.state_dict(),
-        TRAINER_FILE: {"progress": asdict(progress), "random": random_states},
+        TRAINER_FILE: rest,
     }
 
 
+def load(path: Path) -> Saved:
+    """All of a checkpoint but weights and optimizer."""
+    state = checkpoint.load_part(path, TRAINER_FILE)
+    progress = Progress(**state["progress"])
+    return Saved(path, progress, state.get("settings", {}), state["random"])
+
+
 def restore(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, seed: int
-) -> Progress:
+    saved: Saved,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    seed: int,
+) -> None:
     """Load a checkpoint into model, optimizer and this rank's random states.
 
     After a change of the world size no old random state belongs to this rank; it starts from
     `seed` and the position. Raises ConfigurationError if the checkpoint does not fit the model.
     """
-    state = checkpoint.load_part(path, TRAINER_FILE)
-    progress = Progress(**state["progress"])
     try:
-        model.load_state_dict(checkpoint.load_part(path, MODEL_FILE))
-        optimizer.load_state_dict(checkpoint.load_part(path, OPTIMIZER_FILE))
+        model.load_state_dict(checkpoint.load_part(saved.path, MODEL_FILE))
+        _load_optimizer(optimizer, checkpoint.load_part(saved.path, OPTIMIZER_FILE))
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
-            f"checkpoint {path} does not fit the model: {error}. Undo the change of train.model,"
-            " or start anew with 'orchestrate submit --fresh'"
+            f"undo the change of train.model or of its code, or {FRESH}: checkpoint"
+            f" {saved.path.name} does not fit the model ({_shortened(error)})"
         ) from error
-    states, rank = state["random"], dist.get_rank()
+    states, rank = saved.random_states, dist.get_rank()
     if len(states) == dist.get_world_size():
         set_random_state(states[rank], device)
     else:
-        seed_everything(seed + progress.samples)
-    return progress
+        seed_everything(seed + saved.progress.samples)
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, content: dict[str, Any]) -> None:
+    """Load the moments; rates, betas and decay stay those of the job, which may have changed."""
+    groups = optimizer.param_groups
+    options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+    optimizer.load_state_dict(content)
+    for group, option in zip(optimizer.param_groups, options, strict=True):
+        group.update(option)
+
+
+def _shortened(error: Exception, num_lines: int = 2, limit: int = 200) -> str:
+    """The first lines of torch's words, which name every parameter."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:num_lines])
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -13,15 +13,28 @@ if TYPE_CHECKING:
     from orchestrator.backends.base import Backend
 
 # A module here has a BACKEND object.
-BACKENDS = {"local": "orchestrator.backends.local"}
+BACKENDS = {
+    "local": "orchestrator.backends.local",
+    # "slurm": "orchestrator.backends.slurm",
+}
 ENTRY_POINT_GROUP = "orchestrate.backends"
 
 
-def load_backend(name: str) -> Backend:
+def load_backend(name: str, ssh: str | None = None) -> Backend:
     """Return the backend `name`: one of this package, or of a plug-in's entry point.
 
-    Raises BackendError if there is none, or if a library that it needs is missing.
+    Args:
+        name: as a profile's `target` has it.
+        ssh: login node from which it works, as the user's ssh knows it; this machine without.
+
+    Raises BackendError if there is none, or if a library that it needs is missing, and UserError
+    if it cannot work by ssh.
     """
+    backend = _load(name)
+    return backend if ssh is None else backend.at(ssh)
+
+
+def _load(name: str) -> Backend:
     try:
         if name in BACKENDS:
             return cast("Backend", importlib.import_module(BACKENDS[name]).BACKEND)

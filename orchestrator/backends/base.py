@@ -31,6 +31,19 @@ class State(Enum):
         return self in (State.DONE, State.FAILED, State.CANCELLED, State.LOST)
 
 
+@dataclass(frozen=True)
+class After:
+    """A run that waits for another one.
+
+    Args:
+        kind: `afterok`, `afterany`, `afternotok` or `after`, as sbatch has them.
+        target: name of a run under the same runs root, or a job's id.
+    """
+
+    kind: str
+    target: str
+
+
 class RenderedFiles(Protocol):
     """The files of one run, by name, as `orchestrator.render` makes them."""
 
@@ -89,7 +102,17 @@ class Status:
 class Backend(Protocol):
     """A place where runs are started. Every method may raise BackendError."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two questions for a state that it bears from whoever follows a run."""
+        ...
+
+    def at(self, ssh: str) -> Backend:
+        """The same backend on another machine, by ssh. Raises UserError if there is no such."""
+        ...
 
     def submit(
         self,
@@ -99,6 +122,7 @@ class Backend(Protocol):
         workdir: Path,
         job_text: str,
         fresh: bool = False,
+        after: Sequence[After] = (),
     ) -> Submission:
         """Start the run, or continue it: its name is the run.
 
@@ -107,6 +131,14 @@ class Backend(Protocol):
             workdir: folder that relative paths of the job file are relative to.
             job_text: the job file as it was given.
             fresh: rename the old run folder and start anew.
+            after: what it waits for; a backend without a queue raises UserError.
+        """
+        ...
+
+    def online_check(self, rendered: RenderedFiles) -> str:
+        """Ask the scheduler whether it would take the run, without sending it; its answer.
+
+        Raises BackendError if it would not.
         """
         ...
 

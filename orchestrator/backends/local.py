@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
-import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import __version__, contract
-from orchestrator.backends import processes
-from orchestrator.backends.base import Handle, RenderedFiles, State, Status, Submission
-from orchestrator.backends.record import Launch, Record, write_json
+from orchestrator import contract
+from orchestrator.backends import folder, processes
+from orchestrator.backends.base import (
+    After,
+    Handle,
+    RenderedFiles,
+    State,
+    Status,
+    Submission,
+)
+from orchestrator.backends.record import Launch, Record
 from orchestrator.backends.runstore import LocalRunStore, RunStore
+from orchestrator.backends.site import LocalSite
 from orchestrator.backends.supervisor import ENTRY, LEAVE_GRACE_S, LOG_FILE, PACKAGES
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError, UserError
 
-LOCK_TIMEOUT_S = 20.0
 KILL_TIMEOUT_S = 10.0
-POLL_S = 0.05
-METRICS_TAIL_BYTES = 65536
+SITE = LocalSite()
 # -I: nothing in the run folder or the user's folder can take the place of a module.
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -41,6 +41,11 @@ class LocalBackend:
     """The backend `local`."""
 
     name = "local"
+    poll_s = 0.3
+
+    def at(self, ssh: str) -> LocalBackend:
+        """Raises UserError: it runs jobs here alone."""
+        raise UserError(f"ssh: {ssh}: the backend local starts jobs on this machine; remove `ssh`")
 
     def submit(
         self,
@@ -50,28 +55,39 @@ class LocalBackend:
         workdir: Path,
         job_text: str,
         fresh: bool = False,
+        after: Sequence[After] = (),
     ) -> Submission:
         """Start the run, or continue it, under a detached supervisor."""
         _check_installation()
-        handle = Handle(self.name, rendered.name, _run_dir(runs_root, rendered.name))
-        with _lock(handle) as lock:
+        if after:
+            raise UserError("after: the backend local has no queue; start the one when the other "
+                            "has ended")  # fmt: skip
+        run_dir = folder.place(SITE, runs_root, rendered.name)
+        handle = Handle(self.name, rendered.name, run_dir)
+        with folder.locked(run_dir, lambda: _is_alive(handle)) as lock:
             if lock is None:
                 return _is_running(handle, fresh)
-            kept = _put_aside(handle.run_dir) if fresh else None
+            kept = folder.put_aside(SITE, run_dir) if fresh else None
             if RunPaths(handle.run_dir).done.exists():
                 text = "is done: nothing to start; --fresh starts it anew"
                 return Submission(handle, False, f"{handle.run} {text}")
-            is_new = not RunPaths(handle.run_dir).receipt.exists()
-            _write_files(handle, rendered, workdir, job_text)
+            is_new = folder.owned(SITE, run_dir, self.name) is None
+            folder.write(SITE, run_dir, rendered, job_text)
+            folder.write_receipt(SITE, handle, workdir.absolute(), rendered)
             _start_supervisor(handle, workdir, lock)
         text = f"{'started' if is_new else 'continues'} in {handle.run_dir}"
         text += f"; the old run folder is {kept} now" if kept else ""
         return Submission(handle, True, f"{handle.run} {text}")
 
+    def online_check(self, rendered: RenderedFiles) -> str:
+        """Whether a run can start here. Raises BackendError if not."""
+        _check_installation()
+        return f"{rendered.name} would start at once on this machine"
+
     def handle(self, run_dir: Path) -> Handle:
         """The handle of a run folder."""
-        folder = run_dir.absolute()
-        return Handle(self.name, folder.name, folder)
+        place = run_dir.absolute()
+        return Handle(self.name, place.name, place)
 
     def status(self, handles: Sequence[Handle]) -> list[Status]:
         """One status for each handle."""
@@ -97,10 +113,7 @@ class LocalBackend:
 
     def list(self, runs_root: Path) -> list[Handle]:
         """All runs under a folder, by name."""
-        if not runs_root.is_dir():
-            return []
-        folders = sorted(path for path in runs_root.iterdir() if RunPaths(path).receipt.is_file())
-        return [self.handle(folder) for folder in folders]
+        return folder.find(SITE, runs_root, self.name)
 
     def run_store(self, handle: Handle) -> RunStore:
         """Access to the run folder."""
@@ -119,46 +132,10 @@ def _check_installation() -> None:
         )
 
 
-def _run_dir(runs_root: Path, name: str) -> Path:
-    if name in ("", ".", "..") or "/" in name or "\0" in name or name.startswith("."):
-        raise UserError(f"name {name!r}: it names a folder under {runs_root}, so it has no '/'")
-    return runs_root.absolute() / name
-
-
-@contextmanager
-def _lock(handle: Handle) -> Iterator[int | None]:
-    """The run's lock as a file descriptor; None if a supervisor has it.
-
-    It lies beside the run folder, since --fresh renames that. The supervisor inherits the
-    descriptor, and with it the lock: between submit and supervisor it is never free.
-    """
-    path = handle.run_dir.with_name(f".{handle.run}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise BackendError(f"{path}: cannot make it: {error.strerror}") from None
-    try:
-        yield descriptor if _take(descriptor, handle) else None
-    finally:
-        os.close(descriptor)
-
-
-def _take(descriptor: int, handle: Handle) -> bool:
-    """Take the lock; False if a supervisor has it. Another submit is waited for."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            record = Record.read(handle.run_dir)
-            if record and record.is_alive and not State(record.state).is_final:
-                return False
-        if time.monotonic() > deadline:
-            text = f"locked for {LOCK_TIMEOUT_S:g} s, by another submit or from another machine"
-            raise BackendError(f"{handle.run_dir}: {text}; try again, or cancel the run there")
-        time.sleep(POLL_S)
+def _is_alive(handle: Handle) -> bool:
+    """Whether a supervisor looks after the run, here and now."""
+    record = Record.read(handle.run_dir)
+    return record is not None and record.is_alive and not State(record.state).is_final
 
 
 def _is_running(handle: Handle, fresh: bool) -> Submission:
@@ -167,38 +144,6 @@ def _is_running(handle: Handle, fresh: bool) -> Submission:
     attempt = _status(handle).attempt
     text = f"is running already (attempt {attempt or 1}): nothing started"
     return Submission(handle, False, f"{handle.run} {text}")
-
-
-def _put_aside(run_dir: Path) -> Path | None:
-    """Rename the run folder to a free name; None if there is none to rename."""
-    if not run_dir.exists():
-        return None
-    taken = {path.name for path in run_dir.parent.iterdir()}
-    number = next(n for n in range(1, len(taken) + 2) if f"{run_dir.name}.old-{n}" not in taken)
-    return run_dir.rename(run_dir.with_name(f"{run_dir.name}.old-{number}"))
-
-
-def _write_files(handle: Handle, rendered: RenderedFiles, workdir: Path, job_text: str) -> None:
-    """The job file, what was rendered and, last, the receipt: with it this is a run."""
-    paths = RunPaths(handle.run_dir)
-    paths.root.mkdir(exist_ok=True)
-    store = LocalRunStore(handle.run_dir)
-    shutil.rmtree(paths.rendered, ignore_errors=True)
-    for name, text in rendered.files.items():
-        store.write(f"{contract.RENDERED_DIR}/{name}", text.encode())
-    store.write(contract.JOB_FILE, job_text.encode())
-    receipt = {
-        "version": 1,
-        "name": handle.run,
-        "backend": handle.backend,
-        "run_dir": str(handle.run_dir),
-        "workdir": str(workdir.absolute()),
-        "host": socket.gethostname(),
-        "tool_version": __version__,
-        "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "files": sorted(rendered.files),
-    }
-    write_json(paths.receipt, receipt)
 
 
 def _start_supervisor(handle: Handle, workdir: Path, lock: int) -> None:
@@ -236,7 +181,10 @@ def _status(handle: Handle) -> Status:
     record = Record.read(handle.run_dir)
     state, reason = _state(record)
     attempt = RunPaths(handle.run_dir).newest_attempt() or None
-    return Status(handle.run, state, attempt, reason, _step(handle.run_dir), _steps(handle.run_dir))
+    paths = [RunPaths(handle.run_dir).metrics, RunPaths(handle.run_dir).rendered / "trainer.json"]
+    metrics, trainer = SITE.ends(paths, folder.TAIL_BYTES)
+    step, steps = folder.step_of(metrics), folder.steps_of(trainer)
+    return Status(handle.run, state, attempt, reason, step, steps)
 
 
 def _state(record: Record | None) -> tuple[State, str]:
@@ -251,26 +199,3 @@ def _state(record: Record | None) -> tuple[State, str]:
     if record.host != socket.gethostname():
         return State.UNKNOWN, f"it runs, or ran, on {record.host}: ask there"
     return State.LOST, f"its supervisor (pid {record.pid}) is gone; submit it again to continue"
-
-
-def _step(run_dir: Path) -> int | None:
-    """The newest step in the metrics."""
-    path = RunPaths(run_dir).metrics
-    size = path.stat().st_size if path.is_file() else 0
-    lines = LocalRunStore(run_dir).tail(path.name, max(0, size - METRICS_TAIL_BYTES)).splitlines()
-    for line in reversed(lines):
-        try:
-            step = json.loads(line).get("step")
-        except (ValueError, AttributeError):
-            continue  # cut off at the front, or still being written
-        if isinstance(step, int):
-            return step
-    return None
-
-
-def _steps(run_dir: Path) -> int | None:
-    try:
-        content = json.loads((run_dir / contract.RENDERED_DIR / "trainer.json").read_bytes())
-        return int(content["steps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,15 @@ class Ended:
 
 @dataclass(frozen=True)
 class Record:
-    """supervisor.json: who looks after the run, and how it stands."""
+    """supervisor.json: who looks after the run, and how it stands.
+
+    Args:
+        attempt: the newest, counted from the first one of the run folder.
+        ended: the attempts of this submit that have ended; the budgets of the job file, and
+            `attempts.deadline`, are counted from this submit.
+        drained: False where a stop was asked for and the ranks were killed before they had made
+            their checkpoint, so that the steps since the last one are lost.
+    """
 
     pid: int
     start_time: int
@@ -63,6 +72,7 @@ class Record:
     attempt: int = 0
     reason: str = ""
     ended: tuple[Ended, ...] = ()
+    drained: bool = True
     version: int = 1
 
     @property
@@ -89,11 +99,19 @@ class Record:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file aside, sync and rename it: a reader sees all of it or nothing."""
+    """Write a file aside, sync and rename it: a reader sees all of it or nothing.
+
+    Raises OSError and leaves what was there before, as on a full disk.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise

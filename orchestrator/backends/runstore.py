@@ -76,8 +76,12 @@ class LocalRunStore:
             raise BackendError(f"{where}: cannot write it: {error.strerror}") from None
 
     def _path(self, path: str) -> Path:
-        """The place of a path that stays in the run folder. Raises BackendError."""
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\0" in path:
-            raise BackendError(f"{path!r}: a path in a run folder is relative and without '..'")
-        return self.root / parts
+        return self.root / inside(path)
+
+
+def inside(path: str) -> PurePosixPath:
+    """A path that stays in the run folder. Raises BackendError for any other."""
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or "\0" in path:
+        raise BackendError(f"{path!r}: a path in a run folder is relative and without '..'")
+    return parts

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import time
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import contract
 from orchestrator.backends import processes
+from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
 from orchestrator.backends.record import Ended, Launch, Record
 from orchestrator.contract import RunPaths
@@ -37,37 +38,6 @@ LEAVE_GRACE_S = 30.0
 END_TIMEOUT_S = 10.0
 TICK_S = 0.05
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
-# The gravest first: what one node knows better than the others counts for all.
-GRAVITY = (contract.EXIT_CONFIGURATION, contract.EXIT_HANG, contract.EXIT_FAILED,
-           contract.EXIT_REQUEUE, contract.EXIT_DONE)  # fmt: skip
-
-
-def gravest(codes: list[int]) -> int:
-    """The code of an attempt whose nodes left with `codes`; a signal or any other code is 1."""
-    known = [code if code in GRAVITY else contract.EXIT_FAILED for code in codes]
-    return min(known, key=GRAVITY.index)
-
-
-def next_state(ended: tuple[Ended, ...], launch: Launch, run_s: float) -> tuple[State, str]:
-    """What follows the newest of the attempts that have ended: RESTARTING, or a final state.
-
-    Args:
-        ended: at least one, the newest last.
-        run_s: seconds since the first of them was started.
-    """
-    last = ended[-1]
-    if last.code == contract.EXIT_DONE:
-        return State.DONE, last.reason
-    if last.code == contract.EXIT_CONFIGURATION:
-        return State.FAILED, f"configuration, not repeated: {last.reason}"
-    is_requeue = last.code == contract.EXIT_REQUEUE
-    used = sum((entry.code == contract.EXIT_REQUEUE) == is_requeue for entry in ended)
-    word, budget = ("requeues", launch.requeues) if is_requeue else ("failures", launch.failures)
-    if used > budget:
-        return State.FAILED, f"attempts.{word} of {budget} used up: {last.reason}"
-    if launch.deadline_s is not None and run_s >= launch.deadline_s:
-        return State.FAILED, f"attempts.deadline of {launch.deadline_s:g} s passed: {last.reason}"
-    return State.RESTARTING, f"{used} of {budget} {word}: {last.reason}"
 
 
 def loopback_address(node: int) -> str:
@@ -105,49 +75,79 @@ class Supervisor:
     cancelled: bool = False
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def note(self, state: State, reason: str = "", attempt: int | None = None) -> None:
-        """Record a change of state."""
+    def note(
+        self, state: State, reason: str = "", attempt: int | None = None, drained: bool = True
+    ) -> None:
+        """Record a change of state. A full disk does not end the run: the next change is tried."""
         number = self.record.attempt if attempt is None else attempt
-        self.record = replace(self.record, state=state.value, reason=reason, attempt=number)
-        self.record.write(self.run_dir)
-        print(f"{state.value}: attempt {number}: {reason}", flush=True)
+        self.record = replace(
+            self.record, state=state.value, reason=reason, attempt=number, drained=drained
+        )
+        say(f"{state.value}: attempt {number}: {reason}")
+        try:
+            self.record.write(self.run_dir)
+        except OSError as error:
+            say(f"cannot write the record: {error}")
 
     def run(self) -> State:
         """Run attempts until a final state, and return that."""
-        started, state = time.monotonic(), State.PENDING
+        began, pause, is_drained = time.monotonic(), 0.0, True
         for _ in range(1 + self.launch.failures + self.launch.requeues):
+            self._rest(pause)
             if self.cancelled:
                 break
+            started = time.monotonic()
             ended = self.run_attempt()
             self.record = replace(self.record, ended=(*self.record.ended, ended))
-            run_s = time.monotonic() - started
+            pause = pause_s(pause, time.monotonic() - started)
+            run_s = time.monotonic() - began + pause
             state, reason = next_state(self.record.ended, self.launch, run_s)
             if self.cancelled and state is not State.DONE:
+                # Before an attempt was claimed there was nothing that could be lost.
+                is_drained = ended.code == contract.EXIT_REQUEUE or ended.attempt == 0
                 break
+            if state is State.RESTARTING and pause:
+                reason += f"; next attempt in {pause:g} s"
             self.note(state, reason)
             if state.is_final:
                 return state
         last = self.record.ended[-1].reason if self.record.ended else "nothing had started"
-        self.note(State.CANCELLED, last)
+        self.note(State.CANCELLED, last, drained=is_drained)
         return State.CANCELLED
+
+    def _rest(self, pause: float) -> None:
+        """Wait before the next attempt; a cancel ends the wait at once."""
+        limit = time.monotonic() + pause
+        while time.monotonic() < limit and not self.cancelled:
+            time.sleep(TICK_S)
 
     def run_attempt(self) -> Ended:
         """Start all nodes, see them end, and leave nothing of them running."""
-        before = RunPaths(self.run_dir).newest_attempt()
+        paths = RunPaths(self.run_dir)
+        before, fault = paths.newest_attempt(), ""
         try:
             with ExitStack() as stack:
                 self._start_nodes(stack)
                 self._follow_nodes(before)
+        except (OSError, BackendError) as error:  # a full disk, no process or no port left
+            fault = f"the nodes could not be started or followed: {error}"
         finally:
             left = processes.end_descendants(os.getpid(), END_TIMEOUT_S)
         if left:
-            print(f"could not end: {left}", flush=True)
-        paths = RunPaths(self.run_dir)
+            say(f"could not end: {left}")
         number = paths.newest_attempt()
-        # What fails after rank 0 has marked the run as finished does not undo that.
-        is_done = paths.done.exists()
-        code = contract.EXIT_DONE if is_done else gravest([n.returncode for n in self.nodes])
-        return Ended(number if number > before else 0, code, self._reason(number, before, code))
+        return self._ended(number if number > before else 0, fault)
+
+    def _ended(self, number: int, fault: str) -> Ended:
+        """How the attempt `number` ended, 0 for one that no node has claimed."""
+        if RunPaths(self.run_dir).done.exists():
+            # What fails after rank 0 has marked the run as finished does not undo that.
+            code = contract.EXIT_DONE
+        elif fault:
+            return Ended(number, contract.EXIT_FAILED, fault)
+        else:
+            code = gravest([node.returncode for node in self.nodes])
+        return Ended(number, code, self._reason(number, code))
 
     def _start_nodes(self, stack: ExitStack) -> None:
         token = secrets.token_hex(8)
@@ -214,16 +214,21 @@ class Supervisor:
         for node in self.nodes:
             node.kill()
 
-    def _reason(self, number: int, before: int, code: int) -> str:
+    def _reason(self, number: int, code: int) -> str:
         """Why the attempt ended, in node 0's words where it left some."""
         try:
             end = json.loads(RunPaths(self.run_dir).end(number).read_bytes())
-            if number > before:
-                return str(end["reason"])
+            return str(end["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
         name = contract.EXIT_NAMES[code]
         return f"{name}: the nodes left with {[node.returncode for node in self.nodes]}; see logs/"
+
+
+def say(text: str) -> None:
+    """Write a line into supervisor.log, if there is space for it."""
+    with suppress(OSError):
+        print(text, flush=True)
 
 
 def detach() -> int:
@@ -256,6 +261,8 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     number = RunPaths(run_dir).newest_attempt()
     supervisor.note(State.PENDING, "starting the nodes", attempt=number)
+    if Record.read(run_dir) != supervisor.record:
+        return 1  # nobody could follow or cancel it; what is wrong has just been said
     os.write(ready, b"1")
     os.close(ready)
     supervisor.run()

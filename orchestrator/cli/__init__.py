@@ -6,8 +6,11 @@ Exit codes: 0 done, 1 failure, 2 a fault in what was given (usage errors too), 1
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import io
+import os
 import sys
 from typing import Any
 
@@ -20,7 +23,7 @@ gc.set_threshold(NEW_OBJECTS_UNTIL_COLLECTION)
 import click
 
 from orchestrator import __version__
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import OrchestrateError, printable
 
 # Name of the command: module under orchestrator.cli that holds it, in the order of --help.
 COMMANDS = {
@@ -85,19 +88,45 @@ def orchestrate() -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and leave with its exit code; a user's mistake gets a message alone."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold what UTF-8 has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = orchestrate.main(args=argv, prog_name="orchestrate", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        words = io.StringIO()
+        error.show(words)
+        _complain(words.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except OrchestrateError as error:
-        click.echo(f"{error}", err=True)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output has gone: `orchestrate list | head -1`
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        from orchestrator.cli.common import os_error_words
+
+        _complain(f"failed: {os_error_words(error)}")
+        sys.exit(1)
     finally:
+        _close_output()
         gc.freeze()  # the collection at exit would search all that is loaded, for nothing
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(text: str) -> None:
+    """Print text to standard error, so that nothing in it can steer a terminal."""
+    with contextlib.suppress(OSError):  # there is no other place for words
+        click.echo("\n".join(printable(line) for line in text.split("\n")), err=True)
+
+
+def _close_output() -> None:
+    """Let what cannot be written go, or Python would try again at exit, and complain."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.errors import Fault, FaultsError, UserError
+from orchestrator.errors import Fault, FaultsError, OrchestrateError, UserError, printable
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Handle, Status
@@ -66,7 +69,7 @@ def load_profile(
 
     source = find_profiles(clusters_file, os.environ, Path.cwd())
     for warning in source.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     profile = source.choose(cluster)
     if target is not None and target != profile.target:
         profile = _neutral_profile(target)
@@ -100,11 +103,14 @@ def load_job(
     document = read_document(path)
     expanded, unset = _expand(document) if expand_variables else (document, ())
     try:
-        resolved = resolve_job(expanded, profile, sets)
+        # As the file stands, for submit too: variables work in free texts only.
+        resolved = resolve_job(document, profile, sets)
     except FaultsError as error:
         raise FaultsError((*unset, *error.faults)) from None
     if unset:
         raise FaultsError(unset)
+    if expanded is not document:
+        resolved = resolve_job(expanded, profile, sets)
     return Loaded(document, resolved, profile, source)
 
 
@@ -118,6 +124,26 @@ def _expand(document: Document) -> tuple[Document, tuple[Fault, ...]]:
         return document, error.faults
 
 
+@contextmanager
+def faults_as_json(as_json: bool) -> Iterator[None]:
+    """With --json, print whatever goes wrong inside as JSON too; the exit code stays the same."""
+    try:
+        yield
+    except (OrchestrateError, OSError) as error:
+        if not as_json:
+            raise
+        print_json({"valid": False, "faults": [fault.as_dict() for fault in _faults(error)]})
+        code = error.exit_code if isinstance(error, OrchestrateError) else 1
+        raise click.exceptions.Exit(code) from None
+
+
+def _faults(error: OrchestrateError | OSError) -> Sequence[Fault]:
+    if isinstance(error, FaultsError):
+        return error.faults
+    words = os_error_words(error) if isinstance(error, OSError) else str(error)
+    return [Fault("", None, "", words)]
+
+
 def say_cluster(profile: ClusterProfile, source: ProfileSource) -> str:
     """Which profile is used and which file it comes from."""
     named = source.profiles.get(profile.name) is profile
@@ -126,8 +152,8 @@ def say_cluster(profile: ClusterProfile, source: ProfileSource) -> str:
 
 def find_run(run: str, profile: ClusterProfile) -> Handle:
     """Return the handle of RUN: a name under the runs root, or the path of a run folder."""
-    folder = Path(run) if "/" in run else runs_root(profile) / run
-    if not (folder / "receipt.json").is_file():
+    folder = home_expanded(run) if "/" in run else runs_root(profile) / run
+    if not _may_be_file(folder / "receipt.json"):
         raise UserError(
             f"no run {run!r}: {folder} has no receipt.json. "
             "`orchestrate list` shows the runs of a cluster; give its name, or its folder with a /."
@@ -135,9 +161,25 @@ def find_run(run: str, profile: ClusterProfile) -> Handle:
     return backend_of(profile).handle(folder)
 
 
+def _may_be_file(path: Path) -> bool:
+    """Whether there is such a file; True where that cannot be told, so that its reader says why."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True
+
+
 def runs_root(profile: ClusterProfile) -> Path:
     """The folder of all runs; a relative one lies in the working folder."""
-    return Path(profile.runs_root).expanduser()
+    return home_expanded(profile.runs_root)
+
+
+def home_expanded(path: str) -> Path:
+    """Return the path with the home folder for its `~`. Raises UserError if there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no home folder for its ~; write a whole path") from None
 
 
 def backend_of(profile: ClusterProfile) -> Backend:
@@ -146,14 +188,57 @@ def backend_of(profile: ClusterProfile) -> Backend:
     return load_backend(profile.target)
 
 
+def statuses_of(backend: Backend, handles: Sequence[Handle]) -> list[Status]:
+    """The status of each run; UNKNOWN with the reason for one whose files cannot be read."""
+    try:
+        return backend.status(handles)
+    except OSError:
+        return [_status_alone(backend, handle) for handle in handles]
+
+
+def _status_alone(backend: Backend, handle: Handle) -> Status:
+    from orchestrator.backends.base import State, Status
+
+    try:
+        return backend.status([handle])[0]
+    except OSError as error:
+        return Status(handle.run, State.UNKNOWN, reason=os_error_words(error))
+
+
+def os_error_words(error: OSError) -> str:
+    """What the operating system refused, with the file's name where it is known."""
+    words = error.strerror or str(error)
+    return f"{error.filename}: {words}" if error.filename else words
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
-def status_words(status: Status) -> dict[str, Any]:
+def say(text: str, *, err: bool = False) -> None:
+    """Print text for people: nothing in it can steer the terminal."""
+    click.echo("\n".join(printable(line) for line in text.split("\n")), err=err)
+
+
+def say_data(text: str) -> None:
+    """Print the content of files: as it is, but for what could steer a terminal."""
+    if sys.stdout.isatty():
+        say(text.removesuffix("\n"))
+    else:
+        click.echo(text, nl=False)
+
+
+def shell_path(path: Path) -> str:
+    """The path as a shell takes it for an argument of this command."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def status_words(status: Status, handle: Handle) -> dict[str, Any]:
     """A status for a program to read."""
     return {
         "run": status.run,
+        "run_dir": str(handle.run_dir),
         "state": status.state.name,
         "attempt": status.attempt,
         "reason": status.reason,

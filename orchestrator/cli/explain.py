@@ -9,9 +9,11 @@ import click
 
 from orchestrator.cli.common import (
     cluster_options,
+    faults_as_json,
     json_option,
     load_job,
     print_json,
+    say,
     say_cluster,
     set_option,
 )
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
 
 
 @click.command(name="explain")
-@click.argument("field", metavar="KEY")
+@click.argument("field", required=False, metavar="[KEY]")
 @click.argument("job", type=click.Path(path_type=Path), required=False, metavar="[JOB.YAML]")
 @cluster_options
 @set_option
 @json_option
 def command(
-    field: str,
+    field: str | None,
     job: Path | None,
     cluster: str | None,
     clusters_file: str | None,
@@ -37,16 +39,36 @@ def command(
     """Say what KEY means: its type, unit, default, and what it becomes on each target.
 
     With a job file also its value there, and which of --set, job file, profile and default gave it.
+    Without KEY, list all keys.
 
     \b
     Examples:
+      orchestrate explain
       orchestrate explain timeouts.step
       orchestrate explain resources.nodes job.yaml --set resources.nodes=4
     """
-    from orchestrator.spec import children, find_field
+    from orchestrator.spec import fields, find_field
 
-    info = find_field(field)
-    words: dict[str, Any] = {
+    if field is None:
+        _print_all([_words(info) for info in fields()], as_json)
+        return
+    with faults_as_json(as_json):
+        info = find_field(field)
+        words = _words(info)
+        if job is not None and not info.section:
+            loaded = load_job(job, cluster, clusters_file, sets)
+            words |= _value(loaded.resolved, info)
+            say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+    if as_json:
+        print_json(words)
+    else:
+        _print(words)
+
+
+def _words(info: FieldInfo) -> dict[str, Any]:
+    from orchestrator.spec import children
+
+    return {
         "key": info.path,
         "type": info.type,
         "default": info.default,
@@ -54,14 +76,16 @@ def command(
         "meaning": info.description,
         "keys": children(info.path),
     }
-    if job is not None and not info.section:
-        loaded = load_job(job, cluster, clusters_file, sets)
-        words |= _value(loaded.resolved, info)
-        click.echo(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+
+
+def _print_all(keys: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print_json(words)
-    else:
-        _print(words)
+        print_json(keys)
+        return
+    width = max(len(words["key"]) for words in keys)
+    for words in keys:
+        later = "" if words["supported"] else ", not supported yet"
+        say(f"{words['key']:<{width}}  {words['type']}{later}")
 
 
 def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
@@ -74,12 +98,12 @@ def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
 
 
 def _print(words: dict[str, Any]) -> None:
-    click.echo(f"{words['key']}: {words['type']}")
-    click.echo(f"  {words['meaning']}")
+    say(f"{words['key']}: {words['type']}")
+    say(f"  {words['meaning']}")
     if not words["supported"]:
-        click.echo("  not supported yet")
-    click.echo(f"  default: {words['default']}")
+        say("  not supported yet")
+    say(f"  default: {words['default']}")
     if words["keys"]:
-        click.echo(f"  keys: {', '.join(words['keys'])}")
+        say(f"  keys: {', '.join(words['keys'])}")
     if "value" in words:
-        click.echo(f"  value: {words['value']} (from {words['from']})")
+        say(f"  value: {words['value']} (from {words['from']})")

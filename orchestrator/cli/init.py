@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from orchestrator.errors import UserError
+from orchestrator.cli.common import say, shell_path
+from orchestrator.errors import UserError, printable, quoted
 
 SCHEMA_NAME = ".orchestrate.schema.json"
 
@@ -45,10 +46,13 @@ def command(job: Path, name: str | None, force: bool) -> None:
     """
     from orchestrator.spec import json_schema
 
+    if not str(job).isprintable():
+        raise UserError(f"{printable(str(job))}: a character in it cannot be shown; rename it")
+    written = _name(_name_from(job) if name is None else name)
     if job.exists() and not force:
         raise UserError(f"{job}: exists already. Name another file, or overwrite it with --force.")
     schema = job.parent / SCHEMA_NAME
-    text = _JOB.format(schema=SCHEMA_NAME, file=job.name, name=name or _name_from(job))
+    text = _JOB.format(schema=SCHEMA_NAME, file=shell_path(Path(job.name)), name=written)
     try:
         job.parent.mkdir(parents=True, exist_ok=True)
         schema.write_text(json.dumps(json_schema(), indent=2, sort_keys=True) + "\n", "utf-8")
@@ -57,7 +61,19 @@ def command(job: Path, name: str | None, force: bool) -> None:
         raise UserError(
             f"{job}: cannot write ({error.strerror}). Name a folder that you may write to."
         ) from None
-    click.echo(f"wrote {job} and {schema}; next: orchestrate submit {job} --watch")
+    say(f"wrote {job} and {schema}; next: orchestrate submit {shell_path(job)} --watch")
+
+
+def _name(name: str) -> str:
+    """Return a run's name as YAML has it: in quotes if it would be no text. Raises UserError."""
+    from orchestrator.source import parse_value
+    from orchestrator.spec.job import name_problem
+
+    problem = name_problem(name)
+    if problem is not None:
+        better = problem.fix.removeprefix("write name: ")
+        raise UserError(f"{problem.message}" + (better and f"; fix: --name {better}"))
+    return name if parse_value(name) == name else quoted(name, len(name))
 
 
 def _name_from(job: Path) -> str:

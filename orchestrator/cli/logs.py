@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.common import backend_of, cluster_options, find_run, load_profile
-from orchestrator.cli.follow import Follower
-from orchestrator.errors import UserError
+from orchestrator.cli.common import backend_of, cluster_options, find_run, load_profile, say
+from orchestrator.cli.follow import Follower, states
+from orchestrator.errors import UserError, printable
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Handle
     from orchestrator.backends.runstore import RunStore
-
-POLL_S = 0.3
 
 
 @click.command(name="logs")
@@ -36,6 +35,9 @@ def command(
 ) -> None:
     """Print the output of all ranks of RUN's newest attempt, or follow it over attempts with -f.
 
+    Into a pipe or a file the bytes come as they are; on a terminal `?` stands for what could steer
+    it.
+
     \b
     Examples:
       orchestrate logs demo -f
@@ -45,10 +47,15 @@ def command(
     backend = backend_of(profile)
     handle = find_run(run, profile)
     printer = _Printer(backend.run_store(handle), set(ranks), attempt, from_newest=attempt is None)
-    printer.print_new()
-    if follow:
-        _follow(printer, backend, handle)
-    printer.print_rest()
+    try:
+        known = not follow or _follow(printer, backend, handle)
+        printer.print_rest()
+    except KeyboardInterrupt:
+        if follow:
+            say(f"\n{handle.run} goes on. Follow it again: orchestrate logs {run} -f", err=True)
+        raise
+    if not known:
+        raise click.exceptions.Exit(1)
     if not printer.followers and not follow:
         raise UserError(_nothing(run, ranks, attempt))
 
@@ -62,10 +69,16 @@ def _nothing(run: str, ranks: tuple[int, ...], attempt: int | None) -> str:
     )
 
 
-def _follow(printer: _Printer, backend: Backend, handle: Handle) -> None:
-    while not backend.status([handle])[0].state.is_final:
+def _follow(printer: _Printer, backend: Backend, handle: Handle) -> bool:
+    """Print until the run has ended; return False if its state cannot be told."""
+    lost = ""
+    for status in states(backend, handle):
         printer.print_new()
-        time.sleep(POLL_S)
+        words = f"{handle.run}: {status.state.name} ({status.reason}); not followed any more"
+        lost = "" if status.state.is_final else words
+    if lost:
+        say(lost, err=True)
+    return not lost
 
 
 class _Printer:
@@ -79,6 +92,7 @@ class _Printer:
         self.attempt = attempt
         self.first = max(self._attempts(), default=1) if from_newest else 1
         self.followers: dict[tuple[int, int], Follower] = {}
+        self.raw = not sys.stdout.isatty()
 
     def print_new(self) -> None:
         self._discover()
@@ -90,13 +104,17 @@ class _Printer:
         for (attempt, rank), follower in sorted(self.followers.items()):
             self._print(attempt, rank, follower.last())
 
-    def _print(self, attempt: int, rank: int, lines: list[bytes]) -> None:
+    def _print(self, attempt: int, rank: int, lines: Iterable[bytes]) -> None:
+        prefix = f"[{attempt}] rank {rank} | "
         for line in lines:
-            click.echo(f"[{attempt}] rank {rank} | ".encode() + line)
+            if self.raw:
+                click.echo(prefix.encode() + line)
+            else:
+                click.echo(prefix + printable(line.decode(errors="replace").rstrip("\r")))
 
     def _attempts(self) -> list[int]:
         names = self.store.list("attempts")
-        return [int(name) for name in names if name.isdigit()]
+        return [int(name) for name in names if re.fullmatch("[0-9]+", name)]
 
     def _discover(self) -> None:
         wanted = (

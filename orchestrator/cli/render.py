@@ -8,11 +8,14 @@ import click
 
 from orchestrator.cli.common import (
     cluster_options,
+    faults_as_json,
     job_argument,
     json_option,
     load_job,
     print_json,
+    say,
     say_cluster,
+    say_data,
     set_option,
 )
 from orchestrator.errors import FaultsError, UserError
@@ -44,17 +47,20 @@ def command(
     """
     from orchestrator.render import render
 
-    loaded = load_job(job, cluster, clusters_file, sets, target=target)
-    if loaded.resolved.variables:
-        raise FaultsError(loaded.resolved.variables)
-    rendered = render(loaded.plan())
-    click.echo(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
-    if output is not None:
-        _write(output, rendered.files)
-    elif as_json:
+    with faults_as_json(as_json):
+        loaded = load_job(job, cluster, clusters_file, sets, target=target)
+        if loaded.resolved.variables:
+            raise FaultsError(loaded.resolved.variables)
+        rendered = render(loaded.plan())
+        if output is not None:
+            _write(output, rendered.files)
+    say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+    if as_json:
         print_json({"name": rendered.name, "target": rendered.target, "files": rendered.files})
+    elif output is not None:
+        say("\n".join(str(output / name) for name in rendered.files))
     else:
-        click.echo(listing(rendered.files), nl=False)
+        say_data(listing(rendered.files))
 
 
 def listing(files: dict[str, str]) -> str:
@@ -67,7 +73,6 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
-            click.echo(folder / name)
     except OSError as error:
         raise UserError(
             f"{folder}: cannot write ({error.strerror}). Give -o a folder that you may write to."

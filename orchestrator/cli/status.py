@@ -7,11 +7,14 @@ import click
 from orchestrator.cli.common import (
     backend_of,
     cluster_options,
+    faults_as_json,
     find_run,
     json_option,
     load_profile,
     print_json,
+    say,
     status_words,
+    statuses_of,
 )
 from orchestrator.cli.table import status_table
 
@@ -30,10 +33,11 @@ def command(
       orchestrate status demo
       orchestrate status demo other --json
     """
-    profile, _ = load_profile(cluster, clusters_file)
-    backend = backend_of(profile)
-    statuses = backend.status([find_run(run, profile) for run in runs])
+    with faults_as_json(as_json):
+        profile, _ = load_profile(cluster, clusters_file)
+        handles = [find_run(run, profile) for run in runs]
+        statuses = statuses_of(backend_of(profile), handles)
     if as_json:
-        print_json([status_words(status) for status in statuses])
+        print_json([status_words(*pair) for pair in zip(statuses, handles, strict=True)])
     else:
-        click.echo(status_table(statuses))
+        say(status_table(statuses))

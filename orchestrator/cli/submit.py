@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +14,20 @@ from orchestrator.cli.common import (
     job_argument,
     load_job,
     runs_root,
+    say,
     say_cluster,
+    say_data,
     set_option,
+    shell_path,
 )
 from orchestrator.cli.render import listing
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.plan import LaunchPlan
+
+# Each rank is a Python process with torch, of some 200 MB; beyond this the machine only swaps.
+RANKS_PER_CORE = 64
 
 
 @click.command(name="submit")
@@ -41,7 +53,8 @@ def command(
 
     The name is the run; a finished run is not run again.
 
-    ${NAME} and ${NAME:-default} in values are taken from the environment, here and nowhere else.
+    ${NAME} and ${NAME:-default} are taken from the environment, here and nowhere else, and in free
+    texts only: paths, env, model.args.
     With --watch the exit code is the run's: 0 done, 1 otherwise.
 
     \b
@@ -53,10 +66,13 @@ def command(
     from orchestrator.render import render
 
     loaded = load_job(job, cluster, clusters_file, sets, expand_variables=True)
-    rendered = render(loaded.plan())
-    click.echo(f"{rendered.name}: {say_cluster(loaded.profile, loaded.source)}")
+    plan = loaded.plan()
+    if plan.target == "local":
+        _check_size(plan)
+    rendered = render(plan)
+    say(f"{rendered.name}: {say_cluster(loaded.profile, loaded.source)}")
     if dry_run:
-        click.echo(listing(rendered.files), nl=False)
+        say_data(listing(rendered.files))
         return
     backend = backend_of(loaded.profile)
     submission = backend.submit(
@@ -66,9 +82,21 @@ def command(
         job_text=loaded.document.text,
         fresh=fresh,
     )
-    click.echo(submission.message)
+    say(submission.message)
     if follow:
         from orchestrator.cli.watch import watch_run
 
-        raise click.exceptions.Exit(watch_run(backend, submission.handle))
-    click.echo(f"follow it: orchestrate watch {submission.handle.run_dir}")
+        raise click.exceptions.Exit(watch_run(backend, submission.handle, only_new=True))
+    say(f"follow it: orchestrate watch {shell_path(submission.handle.run_dir)}")
+
+
+def _check_size(plan: LaunchPlan) -> None:
+    """Raises UserError where this machine cannot stand for so many nodes."""
+    cores = len(os.sched_getaffinity(0))
+    if plan.world_size > RANKS_PER_CORE * cores:
+        raise UserError(
+            f"resources: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks are "
+            f"{plan.world_size} processes, and this machine has {cores} core(s): at most "
+            f"{RANKS_PER_CORE} for each, {RANKS_PER_CORE * cores} in all. Choose a real cluster "
+            "with --cluster, or fewer for this time: --set resources.nodes=2"
+        )

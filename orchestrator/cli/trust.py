@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.common import say
+
 
 @click.command(name="trust")
 @click.argument(
@@ -23,4 +25,4 @@ def command(path: Path) -> None:
     """
     from orchestrator.profiles import trust
 
-    click.echo(f"trusted: {path} (noted in {trust(path, os.environ)})")
+    say(f"trusted: {path} (noted in {trust(path, os.environ)})")

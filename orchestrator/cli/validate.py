@@ -8,14 +8,15 @@ import click
 
 from orchestrator.cli.common import (
     cluster_options,
+    faults_as_json,
     job_argument,
     json_option,
     load_job,
     print_json,
+    say,
     say_cluster,
     set_option,
 )
-from orchestrator.errors import FaultsError
 
 
 @click.command(name="validate")
@@ -28,24 +29,21 @@ def command(
 ) -> None:
     """Check JOB.YAML and show each fault with its line and what to do. Exit code 2 if there is one.
 
+    ${NAME} is left as it is: it stands in free texts only, and submit replaces it.
+
     \b
     Examples:
       orchestrate validate job.yaml
       orchestrate validate job.yaml --cluster big --set resources.nodes=8
       orchestrate validate job.yaml --json | jq '.faults[].message'
     """
-    try:
+    with faults_as_json(as_json):
         loaded = load_job(job, cluster, clusters_file, sets)
         plan = loaded.plan()
-    except FaultsError as error:
-        if not as_json:
-            raise
-        print_json({"valid": False, "faults": [fault.as_dict() for fault in error.faults]})
-        raise click.exceptions.Exit(2) from None
     if as_json:
         print_json({"valid": True, "faults": []})
         return
-    click.echo(
+    say(
         f"{job}: valid. {plan.name}: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks, "
         f"{plan.trainer['strategy']}, {say_cluster(loaded.profile, loaded.source)}"
     )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.common import backend_of, cluster_options, find_run, load_profile
-from orchestrator.cli.follow import Follower
-from orchestrator.progress import Progress, describe_entry, summary
+from orchestrator.cli.common import (
+    backend_of,
+    cluster_options,
+    find_run,
+    load_profile,
+    say,
+    shell_path,
+)
+from orchestrator.cli.follow import Follower, states
+from orchestrator.errors import printable
+from orchestrator.progress import Progress, describe_entry, is_step, summary
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from orchestrator.backends.base import Backend, Handle, Status
-
-POLL_S = 0.3
 
 
 @click.command(name="watch")
@@ -36,51 +41,57 @@ def command(run: str, cluster: str | None, clusters_file: str | None) -> None:
     raise click.exceptions.Exit(watch_run(backend_of(profile), find_run(run, profile)))
 
 
-def watch_run(backend: Backend, handle: Handle) -> int:
-    """Follow a run to its end and return the command's exit code."""
-    screen = _Terminal() if sys.stdout.isatty() else _Lines()
+def watch_run(backend: Backend, handle: Handle, *, only_new: bool = False) -> int:
+    """Follow a run to its end and return the command's exit code.
+
+    Args:
+        only_new: say nothing of what its metrics hold already, as where a submit continues it.
+    """
+    follower = Follower(backend.run_store(handle), "metrics.jsonl")
+    progress = Progress()
+    for line in follower.lines() if only_new else ():
+        progress.feed(line)
+    screen = _Terminal(progress) if sys.stdout.isatty() else _Lines(progress)
     try:
         with screen:
-            status = _follow(backend, handle, screen)
+            status = _follow(backend, handle, follower, screen)
     except KeyboardInterrupt:
-        click.echo(
-            f"\n{handle.run} goes on. Follow it again: orchestrate watch {handle.run_dir}; "
-            f"stop it: orchestrate cancel {handle.run_dir}"
+        folder = shell_path(handle.run_dir)
+        say(
+            f"\n{handle.run} goes on. Follow it again: orchestrate watch {folder}; "
+            f"stop it: orchestrate cancel {folder}"
         )
         return 130
-    for line in summary(screen.progress):
-        click.echo(line)
-    reason = f" ({status.reason})" if status.reason else ""
-    click.echo(
-        f"{handle.run}: {status.state.name}{reason}; everything about it is in {handle.run_dir}"
-    )
+    for text in summary(progress):
+        say(text)
+    head, *details = status.reason.splitlines() or [""]
+    reason = f" ({head})" if head else ""
+    say(f"{handle.run}: {status.state.name}{reason}; everything about it is in {handle.run_dir}")
+    for detail in details:
+        say(f"  | {detail}")
     return 0 if status.state.name == "DONE" else 1
 
 
-def _follow(backend: Backend, handle: Handle, screen: _Lines) -> Status:
-    follower = Follower(backend.run_store(handle), "metrics.jsonl")
+def _follow(backend: Backend, handle: Handle, follower: Follower, screen: _Lines) -> Status:
     seen = ""
-    while True:
-        # The state first: lines written before the run ended are then read below.
-        status = backend.status([handle])[0]
+    # The state first: lines written before the run ended are then read below.
+    for status in states(backend, handle):
         for line in follower.lines():
             screen.show(line)
         words = f"{handle.run}: {status.state.name}" + (
             f", {status.reason}" if status.reason else ""
         )
-        if status.state.is_final:
-            return status
-        if words != seen:
+        if words != seen and not status.state.is_final:
             screen.say(words)
             seen = words
-        time.sleep(POLL_S)
+    return status
 
 
 class _Lines:
     """Plain lines, for a file or a pipe."""
 
-    def __init__(self) -> None:
-        self.progress = Progress()
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
 
     def __enter__(self) -> _Lines:
         return self
@@ -95,14 +106,14 @@ class _Lines:
             self.say(text)
 
     def say(self, text: str) -> None:
-        click.echo(text)
+        say(text)
 
 
 class _Terminal(_Lines):
     """A progress bar that stays at the bottom, events above it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self.bar = _bar()
         self.task = self.bar.add_task("starting", total=None, loss="", speed="")
 
@@ -117,13 +128,14 @@ class _Terminal(_Lines):
         entry = self.progress.feed(line)
         if entry is None:
             return
-        if entry.get("event", "step") == "step":
+        if is_step(entry):
             self._advance()
         elif text := describe_entry(entry):
             self.say(text)
 
     def say(self, text: str) -> None:
-        self.bar.console.print(text, markup=False, highlight=False)
+        for line in text.splitlines():
+            self.bar.console.print(printable(line), markup=False, highlight=False)
 
     def _advance(self) -> None:
         progress = self.progress

@@ -143,14 +143,15 @@ def duration(default: str, description: str) -> Any:
     )
 
 
-def _as_tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
+    """Return a list as a tuple, which a frozen part can hold; anything else as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _one_or_many(value: object) -> object:
     if value == [] or value == "":
         raise problems_error([Problem((), "names nothing", "give at least one path")])
-    return (value,) if isinstance(value, str) else _as_tuple(value)
+    return (value,) if isinstance(value, str) else as_tuple(value)
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -175,6 +176,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 Betas = Annotated[
     tuple[Fraction, Fraction],
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
     TypeWords("list of two numbers, each from 0 to below 1"),
 ]

@@ -14,8 +14,14 @@ from orchestrator.spec.base import Problem, TypeWords, problems_error
 NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # torchrun (PET_*, TORCHELASTIC_* and the ranks' own), Slurm and this launcher set these.
 RESERVED = re.compile(
-    r"(GROUP_|LOCAL_|ROLE_)?RANK|(GROUP_|LOCAL_|ROLE_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-    r"|(PET|ORCHESTRATE|TORCHELASTIC|SLURM)_.*"
+    r"(GROUP_|LOCAL_|ROLE_)?RANK|(GROUP_|LOCAL_|ROLE_)?WORLD_SIZE|ROLE_NAME"
+    r"|MASTER_ADDR|MASTER_PORT|(PET|ORCHESTRATE|TORCHELASTIC|SLURM)_.*"
+)
+# Bash Reference Manual, "Bash Variables": readonly, so that an export ends the script; and those to
+# which "assignments have no effect".
+BASH_OWN = re.compile(
+    r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID"
+    r"|BASHPID|BASH_ARGC|BASH_ARGV|BASH_LINENO|BASH_SOURCE|DIRSTACK|FUNCNAME|GROUPS"
 )
 SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)", re.IGNORECASE)
 
@@ -42,6 +48,13 @@ def _variable_problems(name: str, value: object) -> Iterator[Problem]:
             (name,),
             f"{name} is set by the launcher for each rank; a value here would break the job",
             "remove it",
+            at="key",
+        )
+    elif BASH_OWN.fullmatch(name):
+        yield Problem(
+            (name,),
+            f"{name} is bash's own, and bash lets nobody set it; a value here would break the job",
+            "remove it, or give the variable another name",
             at="key",
         )
     if not isinstance(value, str):

@@ -11,21 +11,30 @@ from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, sec
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.parallelism import Parallelism
+from orchestrator.spec.slurm import Slurm, slurm_problems
 from orchestrator.spec.train import MAX_STEPS, Train, train_problems
 
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$"
 MAX_NAME = 52
 
 
-def _check_name(name: str) -> str:
+def name_problem(name: str) -> Problem | None:
+    """Return what is wrong with a run's name; None for a good one."""
     if re.fullmatch(NAME_PATTERN, name):
-        return name
+        return None
     message = (
         f"{quoted(name, 60)} is not a name: lower-case letters, digits, hyphens, a letter first, "
         f"no hyphen last, at most {MAX_NAME} characters"
     )
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:MAX_NAME].strip("-")
-    raise problems_error([Problem((), message, f"write name: {slug}" if slug else "")])
+    return Problem((), message, f"write name: {slug}" if slug else "")
+
+
+def _check_name(name: str) -> str:
+    problem = name_problem(name)
+    if problem is not None:
+        raise problems_error([problem])
+    return name
 
 
 Name = Annotated[
@@ -75,9 +84,10 @@ class JobSpec(Part):
         "Slurm: --job-name; Kubernetes: the object's name."
     )
     resources: Resources = section("What the job needs.")
-    launcher: Literal["torchrun"] = Field(
+    launcher: Literal["torchrun", "srun"] = Field(
         default="torchrun",
-        description="What starts the ranks of a node.",
+        description="What starts the ranks of a node: torchrun, or Slurm's srun with a task for "
+        "each rank. Kubernetes: torchrun.",
     )
     parallelism: Parallelism = section("How the model is spread over the ranks.")
     network: Network = section("How the ranks talk to one another.")
@@ -89,6 +99,10 @@ class JobSpec(Part):
         default_factory=dict,
         description="Environment variables of all ranks. Slurm: exported inside the script; "
         "Kubernetes: env of the container.",
+    )
+    slurm: Slurm = section(
+        "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "
+        "the job file's top."
     )
 
     @property
@@ -110,6 +124,7 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _ddp_problems(spec)
     yield from _env_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
+    yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
 
 
 def _resource_problems(spec: JobSpec) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ LATER_KEYS: dict[str, str] = {
 """Key with dots, and what it will be for."""
 
 LATER_VALUES: dict[str, tuple[str, ...]] = {
-    "launcher": ("srun", "submitit", "accelerate", "deepspeed"),
+    "launcher": ("submitit", "accelerate", "deepspeed"),
     "parallelism.strategy": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp"),
     "network.backend": ("xccl", "hccl", "cncl"),
     "checkpoint.format": ("sharded",),

@@ -26,6 +26,8 @@ class ProfileLike(Protocol):
     @property
     def defaults(self) -> Mapping[str, Any]: ...
     @property
+    def slurm(self) -> Mapping[str, Any]: ...
+    @property
     def document(self) -> Document | None: ...
 
 
@@ -93,16 +95,18 @@ def _no_map(document: Document, path: KeyPath) -> Fault:
     )
 
 
-def profile_layer(profile: ProfileLike) -> Layer:
-    """Return a profile's defaults as the weakest layer."""
+def profile_layers(profile: ProfileLike) -> list[Layer]:
+    """Return a profile's defaults as the weakest layer, and its site facts as the next."""
+    facts = {"slurm": dict(profile.slurm)} if profile.slurm else {}
     document = profile.document
+    prefix: KeyPath = ("clusters", profile.name)
     if document is None:  # made in code, not read from a file
-        document = Document(f"profile {profile.name}", "", dict(profile.defaults), {})
-        prefix: KeyPath = ()
-    else:
-        prefix = ("clusters", profile.name, "defaults")
-    data = without_empty_sections(profile.defaults)
-    return Layer("profile", document, prefix, data, profile.name)
+        document, prefix = Document(f"profile {profile.name}", "", {}, {}), ()
+    defaults = without_empty_sections(profile.defaults)
+    return [
+        Layer("profile", document, (*prefix, "defaults") if prefix else (), defaults, profile.name),
+        Layer("profile", document, prefix, facts, profile.name),
+    ]
 
 
 def without_empty_sections(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -19,10 +19,17 @@ from orchestrator.spec.layers import (
     ProfileLike,
     job_layers,
     merge,
-    profile_layer,
+    profile_layers,
     set_layer,
 )
 from orchestrator.spec.train import MAX_STEPS
+
+SITE_FACTS = Problem(
+    ("slurm",),
+    "a site's facts belong to a cluster, and a job file is for all of them",
+    "write it in the cluster profile, or below clusters.NAME in this file",
+    "key",
+)
 
 
 class Origin(NamedTuple):
@@ -76,12 +83,14 @@ def resolve_job(
         expand(document, None) if not document.expanded else document
     )
     over, set_faults = set_layer(sets)
-    layers = [profile_layer(profile)] if profile is not None else []
+    layers = profile_layers(profile) if profile is not None else []
     layers.append(job)
     if profile is not None and profile.name in clusters:
         layers.append(clusters[profile.name])
     layers.append(over)
     faults += [*document.faults, *set_faults]
+    if "slurm" in job.data:
+        faults.append(job.fault(SITE_FACTS))
     others = [layer for layer in clusters.values() if layer not in layers]
     bad: set[KeyPath] = set()
     for layer in (*layers, *others):
@@ -143,6 +152,8 @@ _STAND_INS: dict[KeyPath, Any] = {
     ("train", "data"): {"python_docs": True},
     ("train", "data", "synthetic", "samples"): 1,
     ("train", "steps"): MAX_STEPS,
+    ("slurm", "container", "runtime"): "pyxis",
+    ("slurm", "container", "image"): "stand-in",
 }
 _MAX_ROUNDS = 8  # a stand-in or removal for each level of the tree, and some to spare
 

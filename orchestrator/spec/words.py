@@ -229,6 +229,7 @@ _BY_TYPE: dict[str, Callable[[KeyPath, Any, Any], _Words]] = {
     "string_type": _text,
     "string_too_short": _empty,
     "string_pattern_mismatch": _pattern,
+    "string_too_long": _pattern,
     "literal_error": _choice,
     "tuple_type": _list,
     "too_long": _too_long,

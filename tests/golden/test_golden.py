@@ -15,7 +15,7 @@ from orchestrator.render import Rendered, render
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = Path(__file__).parent / "files"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-TARGETS = ["local"]
+TARGETS = ["local", "slurm"]
 
 
 def render_example(example: Path, target: str) -> Rendered:

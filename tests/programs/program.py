@@ -6,9 +6,11 @@
     finish          until the drain file is there, then rank 0 says "done" all the same
     wait-plain      the same, without the process below each rank
     stubborn        until it is killed
+    stubborn=R      rank R until it is killed, the others like wait
     crash           rank 1 leaves with 3, the others wait
     crash-until=N   like crash before attempt N, then like done
     configuration   rank 1 reports a configuration error, the others wait
+    verbose         the same with a message of thousands of lines
 
 Each rank first makes attempts/N/ready-R, and in the waiting modes a process below it that ignores
 SIGTERM, in a session of its own.
@@ -26,6 +28,8 @@ from pathlib import Path
 
 GIVE_UP_S = 120.0  # no test may leave this running
 
+LINES = [f"line {number} \x01 to the end of line" for number in range(1, 3000)]
+VERBOSE = "\n".join(["", "no data in the folder", *LINES])
 RANK = int(os.environ["RANK"])
 RUN_DIR = Path(os.environ["ORCHESTRATE_RUN_DIR"])
 NUMBER = int(os.environ["ORCHESTRATE_ATTEMPT"])
@@ -37,6 +41,8 @@ def main(mode: str) -> int:
     if mode.startswith("crash-until="):
         first_good = int(mode.partition("=")[2])
         mode = "crash" if first_good > NUMBER else "done"
+    if mode.startswith("stubborn="):
+        mode = "stubborn" if int(mode.partition("=")[2]) == RANK else "wait"
     if mode in ("wait", "finish", "stubborn"):
         start_helper()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -51,16 +57,8 @@ def main(mode: str) -> int:
 def wait(mode: str) -> int:
     if RANK == 1 and mode == "crash":
         return 3
-    if RANK == 1 and mode == "configuration":
-        error = {
-            "version": 1,
-            "kind": "configuration",
-            "rank": 1,
-            "host": "h",
-            "message": "no data",
-        }
-        write_json(ATTEMPT / "errors" / "rank-00001.json", error)
-        return 1
+    if RANK == 1 and mode in ("configuration", "verbose"):
+        return report("no data" if mode == "configuration" else VERBOSE)
     deadline = time.monotonic() + GIVE_UP_S
     while time.monotonic() < deadline:
         if mode != "stubborn" and (ATTEMPT / "drain").exists():
@@ -68,6 +66,12 @@ def wait(mode: str) -> int:
             return 0
         time.sleep(0.02)
     return 9
+
+
+def report(message: str) -> int:
+    error = {"version": 1, "kind": "configuration", "rank": 1, "host": "h", "message": message}
+    write_json(ATTEMPT / "errors" / "rank-00001.json", error)
+    return 1
 
 
 def write_outcome(outcome: str) -> None:

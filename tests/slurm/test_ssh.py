@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrator.backends.remote import SshSite
 from orchestrator.backends.runstore import LocalRunStore
 from orchestrator.backends.site import LocalSite, Site
 from orchestrator.errors import BackendError
+from slurm.cluster import Cluster
 from slurm.sshd import HOST, Sshd, keygen, missing, running_sshd
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -75,8 +77,12 @@ def test_a_command_that_is_not_there_and_one_that_does_not_end(any_site: Site) -
         any_site.run(["sbatsh", "--parsable"])
     with pytest.raises(BackendError, match=r"sleep did not end within 0\.5 s"):
         any_site.run(["sleep", "5"], timeout_s=0.5)
+    with pytest.raises(BackendError, match="sh did not end within"):
+        any_site.run(["sh", "-c", "sleep 5 & wait"], timeout_s=0.5)
     with pytest.raises(BackendError, match=r"NUL|null"):
         any_site.run(["echo", "a\0b"])
+    with pytest.raises(BackendError, match="surrogates not allowed"):
+        any_site.run(["echo", "\ud800"])
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -104,7 +110,7 @@ def test_the_home_of_another_is_refused(site: SshSite) -> None:
 
 
 def test_a_store_is_like_the_local_one(site: SshSite, tmp_path: Path) -> None:
-    root = tmp_path / HOSTILE.replace("/", "")
+    root = tmp_path / HOSTILE
     local = LocalRunStore(root)
     store = site.store(root)
     for path in (f"rendered/{HOSTILE}", "-n", "\udcff"):
@@ -153,7 +159,7 @@ def test_a_huge_file_is_read_by_parts(
 
 
 def test_files_are_put_by_one_command_in_order(any_site: Site, tmp_path: Path) -> None:
-    root = tmp_path / "runs" / HOSTILE.replace("/", "")
+    root = tmp_path / "runs" / HOSTILE
     files = {"rendered/job.sh": b"x" * 200_000, "empty": b"", "z/y/x": b"\n\n", HOSTILE: b"\0"}
     any_site.put(files, root)
     assert {path: (root / path).read_bytes() for path in files} == files
@@ -175,8 +181,8 @@ def test_a_transfer_that_is_cut_off_changes_nothing(site: SshSite, tmp_path: Pat
 
 def test_the_ends_of_many_files_by_one_command(any_site: Site, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"0123456789\n")
-    (tmp_path / HOSTILE.replace("/", "")).write_bytes(b"\0\xff")
-    names = ["long", "no", HOSTILE.replace("/", ""), ".", *["no"] * 500]
+    (tmp_path / HOSTILE).write_bytes(b"\0\xff")
+    names = ["long", "no", HOSTILE, ".", *["no"] * 500]
     ends = any_site.ends([tmp_path / name for name in names], 4)
     assert ends == [b"789\n", b"", b"\0\xff", b"", *[b""] * 500]
     assert any_site.ends([], 4) == []
@@ -200,8 +206,9 @@ def test_the_users_own_shared_connection_is_used(sshd: Sshd) -> None:
     command = sshd.command(ControlPath=str(own), ControlMaster="auto", ControlPersist="60")
     there = SshSite(HOST, command)
     assert there.run(["echo", "1"]).stdout == "1\n"
-    assert own.is_socket()
     there.connection.close()
+    assert own.is_socket()
+    subprocess.run([*command, "-O", "exit", HOST], check=True, capture_output=True, timeout=20)
 
 
 def test_forwardings_and_commands_of_the_users_configuration_do_not_disturb(sshd: Sshd) -> None:
@@ -241,10 +248,10 @@ def test_a_host_that_cannot_be_reached_is_named_with_advice(
             r"Host key verification failed.*\n.*run `ssh login1` once by hand": lone(
                 UserKnownHostsFile="/dev/null"
             ),
-            r"CHANGED(.|\n)*fix: its host key is another": lone(
+            r"has changed.*\n.*its host key is another": lone(
                 UserKnownHostsFile=str(tmp_path / "changed")
             ),
-            r"Permission denied.*\n.*ssh-add": lone(IdentityFile=str(tmp_path / "other")),
+            r"Permission denied.*\n.*ssh-add": lone(User="no-such-user"),
             r"Connection refused.*\n.*nothing listens": lone(Port=str(closed.getsockname()[1])),
             r"Could not resolve.*\n.*correct `ssh` in the profile": lone("no-host.invalid"),
         }
@@ -272,3 +279,16 @@ def test_a_connection_that_is_lost_is_no_end_of_the_command(lone: Callable[..., 
     there = lone()  # so much that some of it must have come here before the end
     with pytest.raises(BackendError, match="lost before the command's end"):
         there.connection.shell("head -c 9000000 /dev/zero; kill -9 $PPID")
+
+
+def test_a_job_is_submitted_over_ssh(cluster: Cluster, tmp_path: Path) -> None:
+    environ = {name: cluster.environ[name] for name in ("PATH", "SLURM_CONF")}
+    with running_sshd(environ) as server:
+        there = SshSite(HOST, server.command(ControlPath=f"{server.folder}/no"))
+        root = tmp_path / HOSTILE
+        there.put({"job.sh": b"#!/bin/bash\nprintf '%s|' \"$@\"\n"}, root)
+        options = ["--parsable", "--wait", f"--output={tmp_path}/log", f"--chdir={root}"]
+        done = there.run(["sbatch", *options, str(root / "job.sh"), HOSTILE])
+        assert (done.code, done.stderr) == (0, "")
+        assert done.stdout.strip().isdigit()
+        assert there.store(tmp_path).read("log").decode() == f"{HOSTILE}|"

@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from orchestrator.cli import main
 from running import wait_until
 
 GOOD = """\
@@ -39,21 +38,6 @@ train:
 """
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Run one command in a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(argv))
-        captured = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -176,7 +176,10 @@ def test_a_drain_is_followed_by_the_next_attempt(runs: Runs) -> None:
 
 def test_after_the_deadline_nothing_is_repeated(runs: Runs) -> None:
     handle = runs.submit("crash", deadline_s=0).handle
-    assert "attempts.deadline of 0 s passed" in wait_final(handle).reason
+    assert (
+        "attempts.deadline of 0 s passed, counted from this submit: rank 1"
+        in wait_final(handle).reason
+    )
     assert codes(handle) == [1]
 
 
@@ -272,6 +275,58 @@ def test_cancel_ends_what_does_not_drain(runs: Runs) -> None:
     BACKEND.cancel(handle)
     wait_for_end(everyone)
     assert status(handle).state is State.CANCELLED
+    assert "not drained within 1 s of SIGTERM, killed" in status(handle).reason
+    assert "steps since the last checkpoint are lost" in status(handle).reason
+    record = Record.read(handle.run_dir)
+    assert record is not None
+    assert not record.drained
+
+
+def test_cancel_in_the_pause_between_two_attempts_loses_nothing(runs: Runs) -> None:
+    handle = runs.submit("crash", failures=9).handle
+    wait_until(lambda: "next attempt in 8 s" in status(handle).reason, "a long pause")
+    assert "CANCELLED" in BACKEND.cancel(handle)
+    assert codes(handle) == [1, 1, 1, 1]
+    record = Record.read(handle.run_dir)
+    assert record is not None
+    assert record.drained
+
+
+def test_a_record_that_cannot_be_written_does_not_end_the_run(runs: Runs) -> None:
+    handle = runs.submit("wait").handle
+    wait_ready(handle)
+    path = handle.run_dir / "supervisor.json"
+    wait_until(lambda: status(handle).state is State.RUNNING, "it runs")
+    kept = path.read_bytes()
+    path.unlink()
+    (path / "in the way").mkdir(parents=True)  # a rename onto it fails, also for root
+    RunPaths(handle.run_dir).drain(1).touch()
+    wait_ready(handle, 2)
+    (path / "in the way").rmdir()
+    path.rmdir()
+    path.write_bytes(kept)
+    RunPaths(handle.run_dir).drain(2).touch()
+    wait_ready(handle, 3)
+    wait_until(lambda: codes(handle) == [75, 75], "the record has all attempts again")
+    assert "cannot write the record" in (handle.run_dir / "supervisor.log").read_text()
+    assert not list(handle.run_dir.glob(".supervisor.json.*"))
+    BACKEND.cancel(handle)
+
+
+def test_nodes_that_cannot_be_started_are_a_failed_attempt(runs: Runs) -> None:
+    (runs.root / "demo/logs/node-1.log").mkdir(parents=True)
+    handle = runs.submit("done", failures=1).handle
+    final = wait_final(handle)
+    assert final.state is State.FAILED
+    assert "the nodes could not be started or followed: " in final.reason
+    assert "node-1.log" in final.reason
+    assert codes(handle) == [1, 1]
+
+
+def test_a_supervisor_that_cannot_write_its_record_does_not_start(runs: Runs) -> None:
+    (runs.root / "demo/supervisor.json/in the way").mkdir(parents=True)
+    with pytest.raises(BackendError, match="cannot write the record"):
+        runs.submit("done")
 
 
 def test_cancel_now_kills_the_whole_tree(runs: Runs) -> None:

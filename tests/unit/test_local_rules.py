@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
 from orchestrator.backends.record import Ended, Launch
-from orchestrator.backends.supervisor import (
-    gravest,
-    loopback_address,
-    next_state,
-    reserve_port,
-)
+from orchestrator.backends.supervisor import loopback_address, reserve_port
 
 CODES = [0, 1, 75, 78, 79, -9, -15, 3]
 
@@ -75,6 +71,18 @@ def test_every_run_comes_to_an_end(failures: int, requeues: int, codes: list[int
     limits = launch(failures, requeues)
     states = [next_state(ended(*codes[:n]), limits, 0.0)[0] for n in range(1, 21)]
     assert states.index(State.FAILED) <= failures + requeues
+
+
+def test_the_pauses_after_quick_ends_grow_to_a_minute() -> None:
+    pauses = [0.0]
+    for _ in range(8):
+        pauses.append(pause_s(pauses[-1], 0.5))
+    assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_an_attempt_that_lasted_ends_the_pauses() -> None:
+    assert pause_s(60, 10) == 0
+    assert pause_s(pause_s(60, 10), 9.9) == 1
 
 
 @given(codes=st.lists(st.sampled_from(CODES), min_size=1))

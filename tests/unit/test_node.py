@@ -45,7 +45,7 @@ def test_two_nodes_run_a_program_to_its_end(folder: Path) -> None:
         nodes.close()
     attempt = nodes.run_dir / "attempts" / "1"
     assert read(attempt / "end.json") == {
-        "version": 1, "code": 0, "reason": "done", "node": None, "rank": None,
+        "version": 1, "code": 0, "reason": "done", "detail": "", "node": None, "rank": None,
     }  # fmt: skip
     assert read(attempt / "owner.json")["job"] == "job-1"
     logs = sorted((attempt / "logs").iterdir())
@@ -57,8 +57,10 @@ def test_two_nodes_run_a_program_to_its_end(folder: Path) -> None:
 def test_ranks_see_the_contract_and_no_outer_launcher(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, with_loopback_names: bool
 ) -> None:
-    for name in ("PET_NNODES", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "WORLD_SIZE"):
+    for name in ("PET_NNODES", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "WORLD_SIZE", "ROLE_NAME"):
         monkeypatch.setenv(name, "stale")
+    for name in ("ROLE_ARN", "GROUP_OF_THE_USER"):
+        monkeypatch.setenv(name, "kept")
     nodes.nnodes, nodes.mode = 1, "wait"
     nodes.start(0, **({"head": "localhost", "address": "localhost"} if with_loopback_names else {}))
     nodes.wait_ready()
@@ -74,6 +76,7 @@ def test_ranks_see_the_contract_and_no_outer_launcher(
     }
     assert {k: v for k, v in variables.items() if k.startswith("ORCHESTRATE_")} == expected
     assert "stale" not in variables.values()
+    assert variables["ROLE_ARN"] == variables["GROUP_OF_THE_USER"] == "kept"
     assert 20000 <= int(variables["MASTER_PORT"]) < 32000
 
 
@@ -112,8 +115,9 @@ def test_a_rank_that_is_taken_is_refused(nodes: Nodes) -> None:
 
 
 def listening(nodes: Nodes) -> bool:
-    port = f":{nodes.port:04X} "
-    return any(port in line for line in Path("/proc/net/tcp").read_text().splitlines())
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    # proc(5): local address, remote address, state; 0A is listening
+    return any(k[1].endswith(f":{nodes.port:04X}") and k[3] == "0A" for k in lines)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +218,33 @@ def test_what_does_not_drain_is_ended(nodes: Nodes) -> None:
     nodes.started[0].terminate()
     assert nodes.codes() == {0: 1, 1: 1}
     wait_for_end(tree)
+    reason = read(nodes.run_dir / "attempts/1/end.json")["reason"]
+    assert "not drained within 1 s of " in reason
+    assert "killed; steps since the last checkpoint are lost; not stopped: rank " in reason
+
+
+def test_the_rank_that_does_not_drain_is_named(nodes: Nodes) -> None:
+    nodes.mode = "stubborn=2"
+    nodes.start(0, 1, shutdown_timeout_s=1)
+    nodes.wait_ready()
+    for node in (0, 1):
+        nodes.started[node].terminate()
+    assert nodes.codes() == {0: 1, 1: 1}
+    end = read(nodes.run_dir / "attempts/1/end.json")
+    assert (end["code"], end["node"], end["rank"]) == (1, 1, 2)
+    assert "not drained within 1 s of SIGTERM" in end["reason"]
+    assert end["reason"].endswith("not stopped: rank 2")
+
+
+def test_of_a_long_message_the_reason_is_the_first_line(nodes: Nodes) -> None:
+    nodes.mode = "verbose"
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 78, 1: 78}
+    end = read(nodes.run_dir / "attempts/1/end.json")
+    assert end["reason"].endswith("): no data in the folder")
+    assert end["detail"].startswith("line 1 ")
+    assert end["detail"].splitlines()[-2].endswith("end of line")
+    assert end["detail"].splitlines()[-1] == "..."
 
 
 def test_a_configuration_error_leaves_with_78(nodes: Nodes) -> None:
@@ -247,7 +278,9 @@ def test_a_killed_agent_ends_the_attempt(nodes: Nodes, node: int) -> None:
     agent_process(nodes.started[node].pid)
     assert nodes.codes() == {0: 1, 1: 1}
     wait_for_end(tree)
-    assert read(nodes.run_dir / "attempts/1/end.json")["node"] == node
+    end = read(nodes.run_dir / "attempts/1/end.json")
+    assert (end["node"], end["rank"]) == (node, None)
+    assert end["reason"].endswith("torchrun was killed by signal 9 (SIGKILL)")
 
 
 def agent_process(node_pid: int) -> None:

@@ -39,6 +39,8 @@ GOOD: dict[str, Any] = {
 def test_every_key_is_described_for_both_schedulers_or_for_none() -> None:
     for info in fields():
         assert info.description.endswith((".", "!")), info.path
+        if info.path.partition(".")[0] == "slurm":
+            continue
         assert ("Slurm" in info.description) == ("Kubernetes" in info.description), info.path
     assert "--nodes" in find_field("resources.nodes").description
 

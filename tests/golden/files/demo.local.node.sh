@@ -22,5 +22,4 @@ exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
   --start-timeout-s 600 \
   --shutdown-timeout-s 300 \
   --allow-loopback \
-  --echo \
   -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"
