@@ -38,6 +38,7 @@ class LaunchPlan:
     gpu_type: str | None
     memory_bytes: int | None
     time_limit_s: int | None
+    after: tuple[tuple[str, str], ...]
     slurm: Slurm
     trainer: dict[str, Any]
 
@@ -79,6 +80,7 @@ def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         gpu_type=spec.resources.gpu_type,
         memory_bytes=spec.resources.memory,
         time_limit_s=spec.resources.time_limit,
+        after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
         trainer=_trainer_config(spec, device, backend, spec.num_ranks),
     )

@@ -27,6 +27,9 @@ CLUSTERS_FILE = "clusters.yaml"
 CLUSTERS_VARIABLE = "ORCHESTRATE_CLUSTERS"
 EMBEDDED = "embedded profiles"
 
+# A host's alias or user@host; never an option of ssh.
+SSH_PATTERN = r"^[A-Za-z0-9_:][A-Za-z0-9_.:%@-]*$"
+
 Target = Literal["local", "slurm", "pytorchjob"]
 
 
@@ -46,6 +49,15 @@ class ClusterProfile(Part):
     runs_root: Text = Field(
         default="./runs",
         description="Folder of all run folders; a relative one is relative to the working folder.",
+    )
+    ssh: Annotated[str, Field(pattern=SSH_PATTERN)] | None = Field(
+        default=None,
+        description="Login node, as the user's ssh knows it, from which the cluster is used.",
+    )
+    workdir: Text | None = Field(
+        default=None,
+        description="Folder there that relative paths of the job file are relative to; by default "
+        "the job file's own folder, and with ssh the home folder.",
     )
     description: str = Field(default="", description="One line for people.")
     defaults: dict[str, Any] = Field(

@@ -152,7 +152,10 @@ def say_cluster(profile: ClusterProfile, source: ProfileSource) -> str:
 
 def find_run(run: str, profile: ClusterProfile) -> Handle:
     """Return the handle of RUN: a name under the runs root, or the path of a run folder."""
-    folder = home_expanded(run) if "/" in run else runs_root(profile) / run
+    folder = Path(run) if "/" in run else runs_root(profile) / run
+    if profile.ssh is not None:  # the folder is not here: the backend looks
+        return backend_of(profile).handle(folder)
+    folder = home_expanded(str(folder))
     if not _may_be_file(folder / "receipt.json"):
         raise UserError(
             f"no run {run!r}: {folder} has no receipt.json. "
@@ -171,7 +174,8 @@ def _may_be_file(path: Path) -> bool:
 
 def runs_root(profile: ClusterProfile) -> Path:
     """The folder of all runs; a relative one lies in the working folder."""
-    return home_expanded(profile.runs_root)
+    # On another machine `~` is another folder: the backend expands it there.
+    return Path(profile.runs_root) if profile.ssh else home_expanded(profile.runs_root)
 
 
 def home_expanded(path: str) -> Path:
@@ -185,7 +189,7 @@ def home_expanded(path: str) -> Path:
 def backend_of(profile: ClusterProfile) -> Backend:
     from orchestrator.backends import load_backend
 
-    return load_backend(profile.target)
+    return load_backend(profile.target, profile.ssh)
 
 
 def statuses_of(backend: Backend, handles: Sequence[Handle]) -> list[Status]:

@@ -25,6 +25,7 @@ from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.plan import LaunchPlan
+    from orchestrator.profiles import ClusterProfile
 
 # Each rank is a Python process with torch, of some 200 MB; beyond this the machine only swaps.
 RANKS_PER_CORE = 64
@@ -63,6 +64,7 @@ def command(
       orchestrate submit job.yaml --dry-run
       orchestrate submit job.yaml --fresh --set train.steps=50
     """
+    from orchestrator.backends.base import After
     from orchestrator.render import render
 
     loaded = load_job(job, cluster, clusters_file, sets, expand_variables=True)
@@ -78,9 +80,10 @@ def command(
     submission = backend.submit(
         rendered,
         runs_root=runs_root(loaded.profile),
-        workdir=job.resolve().parent,
+        workdir=_workdir(job, loaded.profile),
         job_text=loaded.document.text,
         fresh=fresh,
+        after=[After(kind, target) for target, kind in plan.after],
     )
     say(submission.message)
     if follow:
@@ -88,6 +91,13 @@ def command(
 
         raise click.exceptions.Exit(watch_run(backend, submission.handle, only_new=True))
     say(f"follow it: orchestrate watch {shell_path(submission.handle.run_dir)}")
+
+
+def _workdir(job: Path, profile: ClusterProfile) -> Path:
+    """The folder that relative paths are relative to, on the machine where the job will run."""
+    if profile.workdir is not None:
+        return Path(profile.workdir)
+    return Path(".") if profile.ssh else job.resolve().parent  # over ssh one begins at home
 
 
 def _check_size(plan: LaunchPlan) -> None:

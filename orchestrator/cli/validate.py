@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.common import (
+    Loaded,
+    backend_of,
     cluster_options,
     faults_as_json,
     job_argument,
@@ -18,14 +21,23 @@ from orchestrator.cli.common import (
     set_option,
 )
 
+if TYPE_CHECKING:
+    from orchestrator.plan import LaunchPlan
+
 
 @click.command(name="validate")
 @job_argument
 @cluster_options
 @set_option
+@click.option("--online", is_flag=True, help="Ask the scheduler too whether it would take it.")
 @json_option
 def command(
-    job: Path, cluster: str | None, clusters_file: str | None, sets: tuple[str, ...], as_json: bool
+    job: Path,
+    cluster: str | None,
+    clusters_file: str | None,
+    sets: tuple[str, ...],
+    online: bool,
+    as_json: bool,
 ) -> None:
     """Check JOB.YAML and show each fault with its line and what to do. Exit code 2 if there is one.
 
@@ -35,15 +47,25 @@ def command(
     Examples:
       orchestrate validate job.yaml
       orchestrate validate job.yaml --cluster big --set resources.nodes=8
+      orchestrate validate job.yaml --cluster big --online
       orchestrate validate job.yaml --json | jq '.faults[].message'
     """
     with faults_as_json(as_json):
         loaded = load_job(job, cluster, clusters_file, sets)
         plan = loaded.plan()
+        answer = _ask_scheduler(loaded, plan) if online else None
     if as_json:
-        print_json({"valid": True, "faults": []})
+        print_json({"valid": True, "faults": []} | ({"scheduler": answer} if online else {}))
         return
     say(
         f"{job}: valid. {plan.name}: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks, "
         f"{plan.trainer['strategy']}, {say_cluster(loaded.profile, loaded.source)}"
     )
+    if answer:
+        say(answer)
+
+
+def _ask_scheduler(loaded: Loaded, plan: LaunchPlan) -> str:
+    from orchestrator.render import render
+
+    return backend_of(loaded.profile).online_check(render(plan))

@@ -45,6 +45,15 @@ Name = Annotated[
 ]
 
 
+AfterTarget = Annotated[
+    str,
+    Field(pattern=r"^([a-z]([a-z0-9-]{0,50}[a-z0-9])?|[0-9]{1,12}(_[0-9]{1,9})?)$"),
+    TypeWords("name of a run or id of a job"),
+]
+# sbatch(1), "--dependency".
+AfterKind = Literal["afterok", "afterany", "afternotok", "after"]
+
+
 class Checkpoint(Part):
     """When the state is saved, and what is kept."""
 
@@ -99,6 +108,12 @@ class JobSpec(Part):
         default_factory=dict,
         description="Environment variables of all ranks. Slurm: exported inside the script; "
         "Kubernetes: env of the container.",
+    )
+    after: dict[AfterTarget, AfterKind] = Field(
+        default_factory=dict,
+        description="What the run waits for: a run's name or a job's id, and how that has to end "
+        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes: not "
+        "supported yet; this machine: refused.",
     )
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "

@@ -5,7 +5,6 @@ from __future__ import annotations
 LATER_KEYS: dict[str, str] = {
     "script": "a program of your own instead of the bundled trainer",
     "sweep": "many runs from one job file",
-    "after": "a run that waits for another",
     "preflight": "checks of the nodes before the first step",
     "code": "the version of the code that a run uses",
     "train.profiler": "a profile of some steps",
