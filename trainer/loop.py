@@ -163,15 +163,17 @@ class Trainer:
         num_steps = len(self._losses)
         if num_steps == 0:
             return
-        sums = torch.stack(self._losses).float()
+        training_s, shares = self.clock.read()
+        own_step_s = torch.tensor(training_s / num_steps, device=self.device)
+        sums = torch.stack([*self._losses, own_step_s]).float()
         dist.all_reduce(sums)
-        losses = (sums / self.contract.world_size).tolist()
+        *losses, step_s = (sums / self.contract.world_size).tolist()
+        self.stop.set_pace(step_s)
         norm = self._last_grad_norm()
         for step, loss in enumerate(losses, progress.step - num_steps + 1):
             refuse_divergence(step, "loss", loss)
         refuse_divergence(progress.step, "gradient norm", norm)
         self._losses.clear()
-        training_s, shares = self.clock.read()
         tokens_per_s = num_steps * self.samples_per_step * self.config.model.context / training_s
         self.metrics.line(
             progress.step,
@@ -179,7 +181,7 @@ class Trainer:
             losses=losses,
             lr=self.optimizer.param_groups[0]["lr"],
             grad_norm=norm,
-            step_s=round(training_s / num_steps, 6),
+            step_s=round(step_s, 6),
             tokens_per_s=round(tokens_per_s, 1),
             mfu=self._utilization(tokens_per_s),
             peak_memory_bytes=peak_memory_bytes(self.device),

@@ -6,11 +6,14 @@ the first is predicted exactly once an epoch.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
+import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +27,7 @@ from trainer.contract import ConfigurationError
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Samples(Protocol):
@@ -154,12 +158,13 @@ def train_batches(
         num_workers=workers,
         timeout=timeout_s,
         pin_memory=pin,
-        worker_init_fn=_outlive_signals,
+        worker_init_fn=partial(_end_with, os.getpid()),
         # The loader draws a seed for its workers, and not from the state that dropout draws from.
         generator=torch.Generator().manual_seed(stream.seed),
     )
     others = multiprocessing.active_children()
-    batches = iter(loader)
+    with _blocked_signals():
+        batches = iter(loader)
     started = [child for child in multiprocessing.active_children() if child not in others]
     try:
         yield from batches
@@ -197,9 +202,21 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def _outlive_signals(_worker: int) -> None:
-    """A loader worker ends with its rank, and not before: a stop still needs its batches."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """What is started in the block never sees a signal that asks for a stop.
+
+    A loader worker ends with its rank, and not before: a stop still needs its batches.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with(parent: int, _worker: int) -> None:
+    """From now on this process is killed when its parent ends, which may be so already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

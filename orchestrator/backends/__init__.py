@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # A module here has a BACKEND object.
 BACKENDS = {
     "local": "orchestrator.backends.local",
-    # "slurm": "orchestrator.backends.slurm",
+    "slurm": "orchestrator.backends.slurm",
 }
 ENTRY_POINT_GROUP = "orchestrate.backends"
 

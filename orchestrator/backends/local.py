@@ -96,7 +96,7 @@ class LocalBackend:
     def cancel(self, handle: Handle, *, now: bool = False) -> str:
         """Stop a run and wait until it has stopped, for `timeouts.shutdown` and a little longer.
 
-        Raises BackendError if it would not stop.
+        Raises BackendError if it would not stop, or had to be killed without a checkpoint.
         """
         record = Record.read(handle.run_dir)
         if record is None or not record.is_alive:
@@ -109,7 +109,11 @@ class LocalBackend:
         if not processes.await_end(record.process, limit_s):
             raise BackendError(f"{handle.run} did not stop within {limit_s:g} s: cancel it --now")
         status = _status(handle)
-        return f"{handle.run}: {status.state.value} ({status.reason})"
+        text = f"{handle.run}: {status.state.value} ({status.reason})"
+        ended = Record.read(handle.run_dir)
+        if ended is not None and not ended.drained:
+            raise BackendError(text)
+        return text
 
     def list(self, runs_root: Path) -> list[Handle]:
         """All runs under a folder, by name."""

@@ -31,6 +31,7 @@ from orchestrator.errors import BackendError, UserError
 # epilog, the accounting.
 LEAVE_GRACE_S = 120.0
 RESEND_S = 10.0
+HOPELESS = ("denied", "Unable to contact")  # what scancel says that will not pass by itself
 FIRST_POLL_S = 0.2
 
 
@@ -189,7 +190,7 @@ def _scancel(site: Site, handle: Handle, stops: Sequence[Sequence[str]]) -> str:
     for options in stops:
         argv = ["scancel", *([f"--clusters={cluster}"] if cluster else []), *options]
         done = slurm_commands.call(site, *argv, handle.ids["job"])
-        if "denied" in done.stderr:
+        if any(words in done.stderr for words in HOPELESS):
             raise slurm_commands.failure(site, done, f"cannot cancel {handle.run}")
         said = slurm_commands.spoken(done.stderr) or said
     return said

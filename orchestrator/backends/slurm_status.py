@@ -106,13 +106,13 @@ def status_of(handle: Handle, jobs: Sequence[Job], facts: Facts) -> Status:
     else:
         state, reason = _forgotten(id_, facts)
     attempt = facts.attempt or None
-    return Status(handle.run, state, attempt, printable(reason), facts.step, facts.steps)
+    return Status(handle.run, state, attempt, one_line(reason), facts.step, facts.steps)
 
 
 def unanswered(handle: Handle, facts: Facts, why: str) -> Status:
     """The status of a run on a cluster that gives no answer."""
     state = State.DONE if facts.is_done else State.UNKNOWN
-    return Status(handle.run, state, facts.attempt or None, printable(why), facts.step, facts.steps)
+    return Status(handle.run, state, facts.attempt or None, one_line(why), facts.step, facts.steps)
 
 
 def judge(id_: str, job: Job, facts: Facts) -> tuple[State, str]:
@@ -167,7 +167,8 @@ def _forgotten(id_: str, facts: Facts) -> tuple[State, str]:
         return State.CANCELLED, joined(last, "submit it again to continue")
     if facts.end.get("code") == contract.EXIT_CONFIGURATION:
         return State.FAILED, last
-    gone = f"Slurm knows nothing of job {id_} any more; submit it again to continue"
+    job = f"job {id_}" if id_ else "a job of this run"
+    gone = f"Slurm knows nothing of {job} any more; submit it again to continue"
     return State.LOST, joined(last, gone)
 
 
@@ -183,3 +184,8 @@ def _array(jobs: Sequence[Job]) -> tuple[State, str]:
     counts = Counter(states)
     words = ", ".join(f"{counts[state]} {state.value}" for state in PRECEDENCE if counts[state])
     return min(states, key=PRECEDENCE.index), f"of {len(jobs)} elements: {words}"
+
+
+def one_line(text: str) -> str:
+    """A text as a table shows it."""
+    return printable(" ".join(text.split()))

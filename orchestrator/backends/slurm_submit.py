@@ -14,10 +14,11 @@ from orchestrator.backends.site import LocalSite, Site
 from orchestrator.backends.slurm_commands import Job, joined
 from orchestrator.backends.slurm_states import state_of
 from orchestrator.backends.slurm_status import CANCEL_FILE
-from orchestrator.backends.supervisor import PACKAGES
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError, UserError
 
+# Both packages are installed side by side.
+TRAINER = Path(__file__).resolve().parents[2] / "trainer"
 SCRIPT = "job.sh"
 LAUNCH_FILES = ("node.py", "batch.py")  # of the package trainer; the standard library alone
 AFTER = ("after", "afterany", "afternotok", "afterok")  # sbatch(1), --dependency
@@ -152,5 +153,4 @@ class Order:
 
 def _launch_files() -> dict[str, bytes]:
     """What starts a node, so that a container or a foreign image needs nothing installed."""
-    package = PACKAGES / "trainer"
-    return {f"launch/{name}": (package / name).read_bytes() for name in LAUNCH_FILES}
+    return {f"launch/{name}": (TRAINER / name).read_bytes() for name in LAUNCH_FILES}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -44,6 +47,25 @@ class Unreduced(Words):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         return super().forward(tokens, targets).expand(len(tokens))
+
+
+class ValidatesToNan(Words):
+    """Trains well, and has no number to show for it."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = super().forward(tokens, targets)
+        return loss if self.training else loss * float("nan")
+
+
+def validates_to_nan() -> nn.Module:
+    return ValidatesToNan()
+
+
+def drawn_by_numpy() -> nn.Module:
+    model = Words()
+    values = np.random.standard_normal(model.head.weight.shape) * random.random()
+    model.head.weight.data = torch.from_numpy(values).float()
+    return model
 
 
 def words(**args: bool) -> nn.Module:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from ranks import run_ranks
 from trainer import phase
 from trainer.checkpoint import (
     BrokenCheckpoint,
+    CheckpointNotWritten,
     Manifest,
     load_part,
     name_of,
@@ -81,6 +86,60 @@ def test_a_write_that_fails_leaves_nothing(contract: Contract) -> None:
     with pytest.raises(OSError, match="No space"):
         publish(Manifest(3, 1, 1, "ddp"), {"model.pt": Refuses()}, contract)
     assert list(contract.checkpoint_dir.iterdir()) == []
+
+
+def save_on_a_full_disk(contract: Contract) -> str:
+    """What a save says where no file may grow beyond 100 kB; the signal of it is ignored."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    try:
+        publish(Manifest(3, 1, 1, "ddp"), {"model.pt": torch.zeros(1 << 20)}, contract)
+    except CheckpointNotWritten as error:
+        return str(error)
+    return "written"
+
+
+def test_a_refusal_of_the_disk_is_told_with_path_and_space(contract: Contract) -> None:
+    (said,) = run_ranks(1, save_on_a_full_disk, contract)
+    assert str(contract.checkpoint_dir / name_of(3, 1)) in said
+    assert "File too large" in said
+    assert " bytes are free in " in said
+    assert list(contract.checkpoint_dir.iterdir()) == []
+
+
+def as_nobody(folder: Path, fn: Callable[[], object]) -> object:
+    """fn() in `folder` as a user who may do nothing special; returns what it raised, as text."""
+    os.chdir(folder)
+    os.seteuid(65534)
+    try:
+        return fn()
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def verify_unreadable(path: Path) -> object:
+    return as_nobody(path.parent, lambda: newest_whole(Path()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_disk_that_does_not_answer_is_no_reason_to_take_an_older_one(contract: Contract) -> None:
+    save(contract, 1)
+    newest = save(contract, 2)
+    (newest / "model.pt").chmod(0)
+    (said,) = run_ranks(1, verify_unreadable, newest)
+    assert "PermissionError" in said
+
+
+def prune_protected(newest: Path) -> object:
+    return as_nobody(newest.parent, lambda: len(prune(Path(newest.name), 1, True, 1)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_what_cannot_be_removed_stays(contract: Contract, capfd: Any) -> None:
+    paths = [save(contract, step) for step in (1, 2, 3)]
+    contract.checkpoint_dir.chmod(0o777)
+    assert run_ranks(1, prune_protected, paths[-1]) == [2]
+    assert names(contract) == [path.name for path in paths]
+    assert capfd.readouterr().err.count("old checkpoint stays: step-") == 2
 
 
 def truncate(path: Path) -> None:

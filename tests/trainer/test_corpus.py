@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ranks import run_ranks
 from runs import configuration
 from trainer.config import parse_config
 from trainer.contract import ConfigurationError
@@ -118,3 +120,39 @@ def test_text_that_is_not_utf8_is_refused_with_a_tokenizer(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_bytes(b"ab\xff")
     with pytest.raises(ConfigurationError, match=r"a.txt is not UTF-8 at byte 2"):
         load(tmp_path, tokenizer="t.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b"\xff\xfe"])
+def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: bytes) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "a.txt").write_bytes(b"text " * 40)
+    (tmp_path / "broken.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"train\.data\.tokenizer: .*broken\.json"):
+        load(tmp_path, tokenizer="broken.json")
+
+
+def load_as_nobody(folder: Path, changes: dict[str, Any]) -> str:
+    os.chdir(folder)
+    os.seteuid(65534)
+    try:
+        load(Path(), **changes)
+    except ConfigurationError as error:
+        return str(error)
+    return "was read"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(
+    ("changes", "secret"),
+    [({"kind": "tokens", "model__vocab_size": 300}, "a.txt"), ({}, "a.txt"),
+     ({"tokenizer": "words.json"}, "words.json")],
+)  # fmt: skip
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, changes: dict[str, Any], secret: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"text " * 40)
+    (tmp_path / "words.json").write_bytes(b"{}")
+    (tmp_path / secret).chmod(0)
+    tmp_path.chmod(0o755)
+    (said,) = run_ranks(1, load_as_nobody, tmp_path, changes)
+    assert f"{secret} may not be read" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_other_ranks_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     metrics.close()
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr().out == ""
+
+
+def test_what_json_has_no_word_for_does_not_end_the_writer(tmp_path: Path) -> None:
+    metrics = Metrics(contract(tmp_path), tensorboard=False, step=0)
+    metrics.line(1, loss=float("nan"), losses=[1.0, float("inf")], shares={"a": -float("inf")})
+    metrics.event("x", 1, path=tmp_path)
+    metrics.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    first = {"step": 1, "attempt": 1, "loss": None, "losses": [1.0, None], "shares": {"a": None}}
+    assert json.loads(lines[0]) == first
+    assert json.loads(lines[1])["path"] == str(tmp_path)
+
+
+def test_tensorboard_that_is_not_there_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    metrics = Metrics(contract(tmp_path), tensorboard=True, step=0)
+    metrics.line(1, loss=1.0)
+    metrics.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no TensorBoard files" in line
 
 
 def test_tensorboard_files(tmp_path: Path) -> None:

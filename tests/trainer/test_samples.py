@@ -22,6 +22,7 @@ from trainer.samples import (
     SampleStream,
     Synthetic,
     Windows,
+    _end_with,
     train_batches,
     validation_batches,
 )
@@ -177,6 +178,14 @@ def test_workers_die_with_their_rank(tmp_path: object) -> None:
         workers = [int(pid) for pid in file.read().split()]
     assert len(workers) == 2
     assert all(has_ended(pid, within_s=20) for pid in workers)
+
+
+def outlive_parent() -> None:
+    _end_with(os.getppid() + 1, 0)  # what a worker sees whose parent ended before it could ask
+
+
+def test_a_worker_whose_rank_ended_before_it_began_ends_too() -> None:
+    assert end_ranks(1, outlive_parent) == [Ended(None, None, 1)]
 
 
 def has_ended(pid: int, within_s: float) -> bool:

@@ -128,3 +128,20 @@ def signalled() -> bool:
 
 def test_a_signal_asks_for_a_stop_and_does_not_kill() -> None:
     assert run_ranks(1, signalled) == [True]
+
+
+def test_short_steps_are_read_in_paces_and_a_stop_waits_for_the_next(tmp_path: Path) -> None:
+    stop = StopProtocol(HashStore(), tmp_path / "drain", CPU)
+    stop.set_pace(0.005)
+    (tmp_path / "drain").touch()
+    stop.before_step(5)
+    assert [step for step in range(5, 13) if stop.after_step(step)] == [8, 12]
+
+
+@pytest.mark.parametrize("step_s", [0.02, 1.0, 1e9])
+def test_long_steps_are_read_each(tmp_path: Path, step_s: float) -> None:
+    stop = StopProtocol(HashStore(), tmp_path / "drain", CPU)
+    stop.set_pace(step_s)
+    (tmp_path / "drain").touch()
+    stop.before_step(5)
+    assert stop.after_step(5)

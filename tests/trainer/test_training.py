@@ -150,9 +150,36 @@ def test_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
     )  # fmt: skip
     ended = run.start(config)
     assert [end.value for end in ended] == [1, 1]
-    assert {error["kind"] for error in run.errors()} == {"failure"}
-    assert "TrainingDiverged: steps 6 to 10" in run.errors()[0]["message"]
+    assert [error["kind"] for error in run.errors()] == ["configuration"] * 2  # it would come again
+    assert all("the loss of step 8 is nan" in error["message"] for error in run.errors())
     assert run.checkpoints() == ["step-000000005-attempt-00001"]
+
+
+def test_a_validation_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    ended = run.start(configuration(model__factory="models:validates_to_nan"))
+    assert [end.value for end in ended] == [1, 1]
+    assert [error["kind"] for error in run.errors()] == ["configuration"] * 2
+    assert "the validation loss of step 0 is nan" in run.errors()[1]["message"]
+    assert run.checkpoints() == []
+
+
+def test_a_metrics_line_holds_a_bounded_number_of_losses(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    config = configuration(
+        num_ranks=1, steps=1003, logging__every=10**12, model__factory="models:words",
+        checkpoint__every=10**6,
+    )  # fmt: skip
+    run.finish(config)
+    assert [len(line["losses"]) for line in run.metrics() if "losses" in line] == [1000, 3]
+    assert sorted(run.losses()) == list(range(1, 1004))
+
+
+def test_every_generator_is_seeded_before_the_model_is_made(tmp_path: Path) -> None:
+    run, again = Run(tmp_path / "run"), Run(tmp_path / "again")
+    for each in (run, again):
+        each.finish(configuration(model__factory="models:drawn_by_numpy", steps=2))
+    assert run.losses() == again.losses()
 
 
 def test_without_clipping_the_norm_is_still_told(tmp_path: Path) -> None:
@@ -184,11 +211,16 @@ def test_resume_can_be_turned_off(tmp_path: Path) -> None:
     assert len(run.losses()) == 6  # the same seed gives the same losses
 
 
-CONFIGURATION_FAULTS: list[tuple[dict[str, Any], str]] = [
+CONFIGURATION_FAULTS: list[Any] = [
     ({"data__paths": ["none/*.txt"]}, "no file matches 'none/*.txt'"),
     ({"strategy": "full_shard"}, "full_shard is not supported yet (allowed: ddp)"),
     ({"model__factory": "models:unreduced"}, "a loss of shape [2]; it must return the mean loss"),
     ({"model__factory": "models:missing"}, "AttributeError"),
+    pytest.param(
+        {"device": "cuda"},
+        "torch sees 0 GPU(s)",
+        marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+    ),
 ]
 
 
@@ -235,12 +267,3 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     (run.run_dir / "trainer.json").write_text(json.dumps(configuration(num_ranks=3)))
     assert run_ranks(1, wrong_world, run) == [1]
     assert "rendered for 3 ranks, but WORLD_SIZE is 1" in run.errors()[0]["message"]
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.finish(configuration())
-    (run.run_dir / "DONE").unlink()
-    run.start(configuration(model__width=64), attempt=2)
-    assert {error["kind"] for error in run.errors(2)} == {"configuration"}
-    assert "does not fit the model" in run.errors(2)[0]["message"]

@@ -272,7 +272,8 @@ def test_cancel_ends_what_does_not_drain(runs: Runs) -> None:
     handle = runs.submit("stubborn", shutdown_timeout_s=1).handle
     wait_ready(handle)
     everyone = tree(handle)
-    BACKEND.cancel(handle)
+    with pytest.raises(BackendError, match="not drained within 1 s"):
+        BACKEND.cancel(handle)
     wait_for_end(everyone)
     assert status(handle).state is State.CANCELLED
     assert "not drained within 1 s of SIGTERM, killed" in status(handle).reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -147,3 +148,9 @@ def test_held_is_what_a_person_must_release() -> None:
     assert is_held("launch failed requeued held")
     assert is_held("job_requeued_in_held_state")
     assert not is_held("BeginTime")
+
+
+def test_the_page_has_the_whole_table(root: Path) -> None:
+    page = (root / "docs/slurm-states.md").read_text()
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| (.*) \|$", page)
+    assert rows == [(name, state.value, words) for name, (state, words) in sorted(STATES.items())]

@@ -66,7 +66,7 @@ def facts(owner: str = "12.0", end: str = "", **more: Any) -> Facts:
         (None, Facts(1, owner="12.0", end={"code": 78, "reason": "no data"}), State.FAILED,
          "no data"),
         (None, facts(end="boom"), State.LOST, "boom; Slurm knows nothing of job 12 any more"),
-        (None, Facts(), State.LOST, "Slurm knows nothing of job 12 any more"),
+        (None, Facts(end={}), State.LOST, "Slurm knows nothing of job 12 any more"),
     ],
 )  # fmt: skip
 def test_state_and_reason(said: Job | None, known: Facts, state: State, reason: str) -> None:
@@ -105,8 +105,8 @@ def test_an_array_has_the_state_of_what_still_goes_on() -> None:
 
 
 def test_a_silent_cluster_is_unknown_unless_the_run_is_done() -> None:
-    assert unanswered(HANDLE, facts(), "no answer") == Status(
-        "demo", State.UNKNOWN, 1, "no answer", 3, 7
+    assert unanswered(HANDLE, facts(), "no\n  answer\x1b") == Status(
+        "demo", State.UNKNOWN, 1, "no answer?", 3, 7
     )
     assert unanswered(HANDLE, facts(is_done=True), "no answer").state is State.DONE
 
