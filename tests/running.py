@@ -1,7 +1,9 @@
-"""What tests that start real processes share: nodes, awaited conditions, who is still there."""
+"""What tests that start real processes share: nodes, awaited conditions, who is still there, and
+what a training run has come to."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -47,6 +49,38 @@ def read(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_bytes())
     assert isinstance(content, dict)
     return content
+
+
+def losses(run_dir: Path) -> dict[int, float]:
+    """The training loss of every step; of a step that was repeated, the last one."""
+    found: dict[int, float] = {}
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        part = entry.get("losses", [])
+        found.update(enumerate(part, start=entry["step"] - len(part) + 1))
+    return found
+
+
+def state_sha256(run_dir: Path) -> dict[str, str]:
+    """SHA-256 of each tensor of the model and of the optimizer in the newest checkpoint."""
+    import torch
+
+    folder = max((run_dir / "checkpoints").glob("step-*"))
+    found: dict[str, str] = {}
+    for name in ("model.pt", "optimizer.pt"):
+        _hash(torch.load(folder / name, weights_only=True), f"{folder.name[:14]}/{name}", found)
+    return found
+
+
+def _hash(value: Any, name: str, found: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _hash(part, f"{name}.{key}", found)
+    elif isinstance(value, list):
+        _hash(dict(enumerate(value)), name, found)
+    else:
+        data = value.numpy().tobytes() if hasattr(value, "numpy") else repr(value).encode()
+        found[name] = hashlib.sha256(data).hexdigest()
 
 
 def rank_process(root: int, rank: int) -> Process:

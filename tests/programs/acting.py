@@ -1,19 +1,25 @@
-"""A model factory whose model is the built-in one, and that acts once in a chosen phase.
+"""A model factory whose model is the built-in one, and that acts in chosen phases.
 
-`act.json` in the working folder says when and what: {"rank": R, "phase": P, "step": S, "act": A},
-where A is "kill rank", "kill agent", "kill node", "drain" or "wait".
-It acts in attempt 1 only; "wait" makes the file `waiting` and holds the rank until it is drained.
+`act.json` in the working folder says when and what, as a list of
+{"attempt": N, "rank": R, "phase": P, "step": S, "act": A}, where A is one of
+"kill rank", "kill agent" (the rank's parent), "kill node" (the parent of that), "drain";
+"wait": makes the file `waiting` in the attempt's folder and holds the rank until it is drained;
+"hold": the same, but until there is a file `release`;
+"count buckets": writes how many buckets DDP has into the file `buckets` there.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from trainer import phase
 from trainer.config import ModelConfig
@@ -25,10 +31,9 @@ GIVE_UP_S = 120.0
 
 def build(width: int, context: int) -> nn.Module:
     plan = Path("act.json")
-    if plan.exists() and ATTEMPT.name == "1":
-        wanted = json.loads(plan.read_text())
-        if wanted["rank"] == int(os.environ["RANK"]):
-            phase.listeners.append(lambda name, step: act_at(wanted, name, step))
+    for wanted in json.loads(plan.read_text()) if plan.exists() else []:
+        if (wanted["attempt"], wanted["rank"]) == (int(ATTEMPT.name), int(os.environ["RANK"])):
+            phase.listeners.append(partial(act_at, wanted))
     config = ModelConfig(2, 2, width, context, None, 0.1, True, None, {})
     return GPT(config, vocab_size=256)
 
@@ -48,11 +53,19 @@ def act(what: str) -> None:
         os.kill(parent(agent), signal.SIGKILL)
     elif what == "drain":
         (ATTEMPT / "drain").touch()
-    elif what == "wait":
-        Path("waiting").touch()
-        deadline = time.monotonic() + GIVE_UP_S
-        while not (ATTEMPT / "drain").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+    elif what in ("wait", "hold"):
+        (ATTEMPT / "waiting").touch()
+        await_file(ATTEMPT / {"wait": "drain", "hold": "release"}[what])
+    elif what == "count buckets":
+        (ddp,) = (o for o in gc.get_objects() if isinstance(o, DistributedDataParallel))
+        sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[no-untyped-call]
+        (ATTEMPT / "buckets").write_text(str(len(sizes.split(","))))
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + GIVE_UP_S
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def parent(pid: int) -> int:

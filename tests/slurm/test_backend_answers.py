@@ -205,15 +205,18 @@ def test_what_slurmctld_has_forgotten_is_asked_of_the_accounting(
     own.client("scancel", job(killed))
     runs.wait_for(killed, State.CANCELLED)
     ended = ("sacct", "-n", "-P", "-X", "-o", "State", "-j", f"{job(failed)},{job(killed)}")
-    wait_until(
-        lambda: own.client(*ended).split("\n")[:2] == ["FAILED", "CANCELLED by 0"], "sacct's word"
-    )
+
+    def is_accounted() -> bool:
+        return own.client(*ended).split("\n")[:2] == ["FAILED", "CANCELLED by 0"]
+
+    wait_until(is_accounted, "sacct's word")
     # What is not yet with slurmdbd would be sent again, and make the jobs new ones.
     wait_until(lambda: "DBD Agent queue size: 0" in own.client("sdiag"), "all is accounted")
     own.dev("down")
     for file in (state_dir / "state").glob("**/job_state*"):
         file.unlink()
     own.dev("up", "1", "--acct")
+    wait_until(is_accounted, "sacct's word after the restart")
     states = runs.backend.status([failed, killed])
     assert [(s.state, s.reason) for s in states] == [
         (State.FAILED, f"exit code 3; see logs/slurm-{job(failed)}.log"),

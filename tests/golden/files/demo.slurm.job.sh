@@ -41,7 +41,9 @@ drain() {
   asked=$1 interrupted=yes
   log "$1: checkpoint and stop"
   newest=$(cd "$run_dir/attempts" 2>/dev/null && printf '%s\n' [0-9]* | sort -n | tail -n 1)
-  if [[ -n $newest && ! -e $run_dir/attempts/$newest/end.json ]]; then
+  # Its owner is looked at: on a node that was cut off, this script may outlive its turn.
+  if [[ -n $newest && ! -e $run_dir/attempts/$newest/end.json ]] &&
+    grep -qsF "\"job\": \"$attempt_id\"" "$run_dir/attempts/$newest/owner.json"; then
     : >"$run_dir/attempts/$newest/drain"
   fi
   [[ -z $step ]] || kill -USR1 "$step" 2>/dev/null
