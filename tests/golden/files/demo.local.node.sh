@@ -3,6 +3,7 @@
 # The local backend starts 2 of these, each on a loopback address of its own. It sets
 # ORCHESTRATE_HEAD, _ADDRESS, _PORT, _ID (rendezvous), _RUN_DIR, _WORKDIR (folders),
 # _PYTHON, _NODE_PY, _ENTRY (programs): paths of a machine have no place in a rendered file.
+# shellcheck disable=SC2016 # values of the job file: nothing in them is to be expanded
 set -euo pipefail
 
 export GLOO_SOCKET_IFNAME=lo

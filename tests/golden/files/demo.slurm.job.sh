@@ -10,6 +10,7 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 
+# shellcheck disable=SC2016 # values of the job file: nothing in them is to be expanded
 set -uo pipefail
 run_dir=$1 workdir=$2
 log() { printf '[batch] %s\n' "$*" >&2; }
