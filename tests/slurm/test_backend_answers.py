@@ -216,9 +216,13 @@ def test_what_slurmctld_has_forgotten_is_asked_of_the_accounting(
     for file in (state_dir / "state").glob("**/job_state*"):
         file.unlink()
     own.dev("up", "1", "--acct")
-    wait_until(is_accounted, "sacct's word after the restart")
-    states = runs.backend.status([failed, killed])
-    assert [(s.state, s.reason) for s in states] == [
+    expected = [
         (State.FAILED, f"exit code 3; see logs/slurm-{job(failed)}.log"),
         (State.CANCELLED, "submit it again to continue"),
     ]
+
+    def states() -> list[tuple[State, str]]:
+        return [(s.state, s.reason) for s in runs.backend.status([failed, killed])]
+
+    # slurmdbd answers without the jobs for a moment after it has started.
+    wait_until(lambda: states() == expected, "the states from the accounting")
