@@ -190,39 +190,3 @@ def test_without_accounting_and_when_slurm_forgets_or_is_silent(
     other = own.sbatch("sleep 600", output=tmp_path / "log")
     assert other in {job(handle) for handle in handles}
     assert runs.backend.status(handles) == forgotten
-
-
-def test_what_slurmctld_has_forgotten_is_asked_of_the_accounting(
-    state_dir: Path, tmp_path: Path
-) -> None:
-    own = Cluster(state_dir, 1)
-    own.dev("up", "1", "--acct")
-    runs = runs_below(own, tmp_path)
-    failed = runs.start("exit 3", "failed")
-    killed = runs.start(WAITS, "killed")
-    runs.wait_for(failed, State.FAILED)
-    runs.wait_ready(killed)
-    own.client("scancel", job(killed))
-    runs.wait_for(killed, State.CANCELLED)
-    ended = ("sacct", "-n", "-P", "-X", "-o", "State", "-j", f"{job(failed)},{job(killed)}")
-
-    def is_accounted() -> bool:
-        return own.client(*ended).split("\n")[:2] == ["FAILED", "CANCELLED by 0"]
-
-    wait_until(is_accounted, "sacct's word")
-    # What is not yet with slurmdbd would be sent again, and make the jobs new ones.
-    wait_until(lambda: "DBD Agent queue size: 0" in own.client("sdiag"), "all is accounted")
-    own.dev("down")
-    for file in (state_dir / "state").glob("**/job_state*"):
-        file.unlink()
-    own.dev("up", "1", "--acct")
-    expected = [
-        (State.FAILED, f"exit code 3; see logs/slurm-{job(failed)}.log"),
-        (State.CANCELLED, "submit it again to continue"),
-    ]
-
-    def states() -> list[tuple[State, str]]:
-        return [(s.state, s.reason) for s in runs.backend.status([failed, killed])]
-
-    # slurmdbd answers without the jobs for a moment after it has started.
-    wait_until(lambda: states() == expected, "the states from the accounting")
