@@ -18,6 +18,7 @@ from trainer.samples import Samples
 
 Settings = dict[str, Any]
 
+SPREAD_KEYS = ("strategy", "shard_group", "tensor", "precision", "reductions", "buffers")
 SECTIONS = ("model", "data", "optimizer", "schedule", "batch")
 NOT_RECORDED = {"train.data.workers"}  # changes nothing of what is learned
 
@@ -52,11 +53,12 @@ def settings_of(config: TrainerConfig, corpus: Corpus) -> Settings:
         for section in SECTIONS
         for name, value in sections[section].items()
     }
+    settings |= {f"parallelism.{name}": sections["parallelism"][name] for name in SPREAD_KEYS}
     settings |= {
+        "parallelism.ddp.hook": config.parallelism.ddp.hook,
         "train.model.vocab_size": corpus.vocab_size,
         "train.steps": config.steps,
         "train.seed": config.seed,
-        "parallelism.precision": config.precision,
         "number of ranks": config.num_ranks,
         "contents of train.data": fingerprint(corpus.train),
     }

@@ -263,9 +263,13 @@ def _stale(folder: Path, attempt: int) -> list[Path]:
     return [path for path, match in found if match and int(match[2]) < attempt]
 
 
-def load_part(path: Path, name: str) -> Any:
-    """One file of a checkpoint, on the CPU; nothing in it is executed."""
-    return torch.load(path / name, map_location="cpu", weights_only=True)
+def load_part(path: Path, name: str, lazily: bool = False) -> Any:
+    """One file of a checkpoint, on the CPU; nothing in it is executed.
+
+    lazily: read tensors when they are used, so that a rank reads its own part only. The file must
+    stay as it is until then.
+    """
+    return torch.load(path / name, map_location="cpu", weights_only=True, mmap=lazily)
 
 
 def _sha256(path: Path) -> str:

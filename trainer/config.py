@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer import config_faults
 from trainer.contract import ConfigurationError
 
 
@@ -33,12 +34,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where samples come from; paths and globs are relative to the working folder."""
+    """Where samples come from; paths and globs are relative to the working folder.
+
+    ignore_token: predictions of this token (padding) are not counted; None: all are.
+    """
 
     kind: Literal["text", "tokens", "synthetic", "python_docs"]
     paths: tuple[str, ...]
     tokenizer: str | None
     dtype: Literal["uint16", "uint32"]
+    ignore_token: int | None
     samples: int | None
     validation_fraction: float
     validation_paths: tuple[str, ...]
@@ -82,6 +87,17 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class NonfiniteConfig:
+    """What a step whose gradient is no number does: ends the training, or is skipped.
+
+    limit: steps skipped in a row before the training ends all the same; 0 with stop.
+    """
+
+    policy: Literal["stop", "skip"]
+    limit: int
+
+
+@dataclass(frozen=True)
 class LoggingConfig:
     """Steps between metric lines, and whether TensorBoard files are written too."""
 
@@ -101,6 +117,67 @@ class DdpConfig:
     bucket_cap_mb: float
     gradient_as_bucket_view: bool
     static_graph: bool
+    hook: Literal["none", "fp16", "bf16", "powersgd"]
+    powersgd_rank: int
+
+
+@dataclass(frozen=True)
+class FsdpConfig:
+    """Options of fully_shard (version 2) or FullyShardedDataParallel (version 1).
+
+    reshard_after_forward None means: as the strategy says. A prefetch of 0 leaves it to torch.
+    deferred_init is for version 2; version 1 always builds the whole model on each rank's CPU.
+    """
+
+    version: Literal[2, 1]
+    reshard_after_forward: bool | int | None
+    prefetch_forward: int
+    prefetch_backward: int
+    deferred_init: bool
+
+
+@dataclass(frozen=True)
+class WrapConfig:
+    """Which modules are sharded one by one: blocks, those of some classes, or by size."""
+
+    by: Literal["block", "class", "size"]
+    classes: tuple[str, ...]
+    min_parameters: int
+
+
+Format = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class ParallelismConfig:
+    """How the model is spread over the ranks.
+
+    shard_group: ranks that share one copy under hybrid_shard, None under other strategies. tensor:
+    ranks that split each block. buffers None means: as they are. activation_checkpointing_every: it
+    is done in every k-th block. check_replicas_every: steps, None for never.
+    """
+
+    strategy: Literal["ddp", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp"]
+    shard_group: int | None
+    tensor: int
+    precision: Format
+    reductions: Format
+    buffers: Format | None
+    activation_checkpointing: Literal["none", "full", "selective"]
+    activation_checkpointing_every: int
+    cpu_offload: bool
+    gradient_sync: Literal["last", "each"]
+    wrap: WrapConfig
+    ddp: DdpConfig
+    fsdp: FsdpConfig
+    check_replicas_every: int | None
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """Whether torch's FSDP spreads the model; its NO_SHARD is there in version 1 alone."""
+        if self.strategy == "no_shard":
+            return self.fsdp.version == 1
+        return self.strategy not in ("ddp", "dp")
 
 
 @dataclass(frozen=True)
@@ -120,8 +197,9 @@ class TrainerConfig:
     version: Literal[1]
     name: str
     num_ranks: int
+    ranks_per_node: int
     device: Literal["cpu", "cuda"]
-    backend: Literal["gloo", "nccl"]
+    backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"]
     step_timeout_s: float
     model: ModelConfig
     data: DataConfig
@@ -131,24 +209,11 @@ class TrainerConfig:
     steps: int
     evaluation: EvaluationConfig
     seed: int
+    nonfinite: NonfiniteConfig
     logging: LoggingConfig
     compile: bool
-    precision: Literal["fp32", "bf16"]
-    activation_checkpointing: Literal["none", "full"]
-    strategy: str
-    ddp: DdpConfig
+    parallelism: ParallelismConfig
     checkpoint: CheckpointConfig
-
-
-# Smallest allowed value of each number that has one.
-_LEAST: dict[str, float] = {
-    "num_ranks": 1, "steps": 1, "batch.micro": 1, "batch.accumulation": 1, "seed": 0,
-    "model.context": 1, "model.vocab_size": 1, "model.dropout": 0, "data.samples": 1,
-    "data.workers": 0,
-    "data.validation_fraction": 0, "optimizer.lr": 0, "optimizer.clip_norm": 0,
-    "optimizer.weight_decay": 0, "schedule.warmup_steps": 0, "evaluation.every": 1,
-    "evaluation.batches": 1, "logging.every": 1, "checkpoint.every": 1, "checkpoint.keep": 1,
-}  # fmt: skip
 
 
 def read_config(path: Path) -> TrainerConfig:
@@ -165,42 +230,11 @@ def parse_config(raw: object, where: str) -> TrainerConfig:
     faults: list[str] = []
     config = _value(TrainerConfig, raw, "", faults)
     if not faults:
-        faults = _range_faults(config)
+        faults = config_faults.range_faults(config) or config_faults.strategy_faults(config)
     if faults:
         head = f"{where}: {len(faults)} fault(s); render the job again with this version"
         raise ConfigurationError("\n  ".join([head, *faults]))
     return typing.cast(TrainerConfig, config)
-
-
-def _range_faults(config: TrainerConfig) -> list[str]:
-    faults = []
-    for key, least in _LEAST.items():
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        if value is not None and value < least:
-            faults.append(f"{key}: is {value} (allowed: from {least})")
-    if config.data.validation_fraction >= 1:
-        given = config.data.validation_fraction
-        faults.append(f"data.validation_fraction: is {given} (allowed: below 1)")
-    if config.model.factory is None:
-        faults += _size_faults(config.model)
-    if len(config.optimizer.betas) != 2:
-        faults.append(f"optimizer.betas: has {len(config.optimizer.betas)} numbers (allowed: 2)")
-    for key, number in (("step_timeout_s", config.step_timeout_s),
-                        ("ddp.bucket_cap_mb", config.ddp.bucket_cap_mb)):  # fmt: skip
-        if number <= 0:
-            faults.append(f"{key}: is {number} (allowed: above 0)")
-    return faults
-
-
-def _size_faults(model: ModelConfig) -> list[str]:
-    """What is wrong with the built-in GPT's sizes; a factory has none."""
-    sizes = {"layers": model.layers, "heads": model.heads, "width": model.width}
-    faults = [f"model.{k}: is {v} (allowed: from 1)" for k, v in sizes.items() if v < 1]
-    if not faults and model.width % model.heads:
-        faults.append(f"model.heads: {model.heads} does not divide model.width {model.width}")
-    return faults
 
 
 def _value(kind: Any, raw: object, key: str, faults: list[str]) -> Any:
@@ -208,9 +242,8 @@ def _value(kind: Any, raw: object, key: str, faults: list[str]) -> Any:
     origin = typing.get_origin(kind)
     if is_dataclass(kind):
         return _section(kind, raw, key, faults)
-    if origin is types.UnionType:
-        inner = next(part for part in typing.get_args(kind) if part is not type(None))
-        return None if raw is None else _value(inner, raw, key, faults)
+    if origin in (types.UnionType, typing.Union):
+        return _choice(typing.get_args(kind), raw, key, faults)
     if origin is Literal and raw in typing.get_args(kind) and not isinstance(raw, bool):
         return raw
     if origin is tuple and isinstance(raw, list):
@@ -222,6 +255,15 @@ def _value(kind: Any, raw: object, key: str, faults: list[str]) -> Any:
         return kind(raw)
     faults.append(f"{key}: is {json.dumps(raw)} (allowed: {_words(kind)})")
     return None
+
+
+def _choice(kinds: tuple[Any, ...], raw: object, key: str, faults: list[str]) -> Any:
+    """`raw` as the first of some kinds that it fits; a fault names the last one."""
+    *others, last = [kind for kind in kinds if kind is not type(None)]
+    if raw is None and type(None) in kinds:
+        return None
+    fitting = next((kind for kind in others if _is_scalar(kind, raw)), last)
+    return _value(fitting, raw, key, faults)
 
 
 def _section(kind: Any, raw: object, key: str, faults: list[str]) -> Any:

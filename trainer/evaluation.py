@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.parallel import autocast, split
+from trainer.parallel import split
+from trainer.parallelized import Parallelized
+from trainer.samples import Samples, validation_batches
+from trainer.token_counts import mask
+
+Batch = tuple[Tensor, bool]  # windows, int64 [B, T + 1], and whether they count
 
 
 @torch.no_grad()
 def validation_totals(
-    module: nn.Module,
-    batches: Iterable[Tensor],
-    config: TrainerConfig,
+    parallel: Parallelized,
+    batches: Iterable[Batch],
     device: torch.device,
     must_stop: Callable[[], bool],
 ) -> Tensor:
-    """Sum of losses, number of tokens, whether this rank has to stop: float64 [3] on `device`.
+    """Sum of losses, tokens that count, whether this rank has to stop: float64 [3] on `device`.
 
-    module: the model without a wrapper, which would synchronise, while ranks differ in batches.
-    batches: this rank's windows, int64 [B, T + 1] each. must_stop is asked before each batch.
+    batches: see batches_of. must_stop is asked before each of them. Where a forward pass waits for
+    the other ranks, all stop before the same batch.
     """
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    module.eval()
-    for batch in batches:
-        if must_stop():
+    stopping = _asked_of_all(must_stop, device) if parallel.in_lockstep else must_stop
+    module, ignored = parallel.module.eval(), parallel.config.data.ignore_token
+    parallel.before_evaluation()
+    for batch, counts in batches:
+        if stopping():
             totals[2] = 1
             break
         tokens, targets = split(batch, device)
-        with autocast(config, device):
+        num_tokens: int | Tensor = targets.numel()
+        if ignored is not None:
+            targets, num_tokens = mask(targets, ignored)
+        with parallel.autocast():
             loss = module(tokens, targets)
-        totals[0] += loss.double() * targets.numel()
-        totals[1] += targets.numel()
+        if counts:
+            totals[0] += loss.double() * num_tokens
+            totals[1] += num_tokens
+    parallel.after_evaluation()
     module.train()
     return totals
+
+
+def batches_of(
+    samples: Samples | None, parallel: Parallelized, micro: int, limit: int | None
+) -> Iterator[Batch]:
+    """This rank's share of the samples, each of which counts once over all ranks.
+
+    limit: batches per rank at most. Where a forward pass waits for the other ranks, whoever has
+    fewer batches than another rank ends with one that does not count.
+    """
+    if samples is None:
+        return
+    rank, world_size = parallel.data_rank, parallel.data_world_size
+    num = 0
+    for batch in validation_batches(samples, micro, rank, world_size, limit):
+        num += 1
+        yield batch, True
+    most = -(-len(samples) // (world_size * micro))  # rank 0 has the largest share
+    most = most if limit is None else min(limit, most)
+    if parallel.in_lockstep and num < most:
+        yield samples[np.zeros(1, np.int64)], False
+
+
+def _asked_of_all(must_stop: Callable[[], bool], device: torch.device) -> Callable[[], bool]:
+    def stopping() -> bool:
+        wanted = torch.tensor(int(must_stop()), device=device)
+        dist.all_reduce(wanted, dist.ReduceOp.MAX)
+        return bool(wanted.item())
+
+    return stopping

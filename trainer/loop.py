@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -11,37 +11,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import changes, checkpoint, phase, state
+from trainer import agreement, changes, checkpoint, phase, replicas, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
-from trainer.evaluation import validation_totals
+from trainer.evaluation import batches_of, validation_totals
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
-from trainer.model import build_model, flops_per_token
+from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
-from trainer.parallel import autocast, gradient_sync, parallelize, settle, split
-from trainer.samples import SampleStream, train_batches, validation_batches
+from trainer.parallel import parallelize, split
+from trainer.samples import SampleStream, train_batches
 from trainer.saving import save
 from trainer.stop import StopProtocol
+from trainer.token_counts import Divisors, Pair, counted
 
 # Losses are kept on the device until they are reported, and one metrics line holds them all.
 MAX_LOSSES = 1000
-
-
-class TrainingDiverged(ConfigurationError):
-    """A loss or the gradient norm is no number any more; nothing of it was saved.
-
-    A repetition would come to the same numbers.
-    """
-
-
-def refuse_divergence(step: int, what: str, value: float) -> None:
-    """Raise TrainingDiverged if the `what` of `step`, the same on all ranks, is no number."""
-    if not math.isfinite(value):
-        raise TrainingDiverged(
-            "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or look at the data:"
-            f" training diverged, the {what} of step {step} is {value}. It was not saved"
-        )
 
 
 class Trainer:
@@ -58,22 +43,22 @@ class Trainer:
         phase.enter("load", 0)
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
+        agreement.agree(agreement.facts_of_run(config, changes.fingerprint(self.corpus.train)))
         state.seed_everything(config.seed)
-        module = build_model(config, self.corpus.vocab_size)
-        self.flops_per_token = flops_per_token(module, config.model)
-        self.model = parallelize(module, config, device)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(self.model, config.optimizer)
-        batch = config.batch
-        self.samples_per_step = batch.micro * batch.accumulation * contract.world_size
+        self.parallel = parallelize(config, self.corpus.vocab_size, device)
+        outline = self.parallel.outline
+        self.optimizer = build_optimizer(self.parallel.named, outline.decayed, config.optimizer)
+        per_rank = config.batch.micro * config.batch.accumulation
+        self.samples_per_step = per_rank * self.parallel.data_world_size
         self.progress = state.Progress()
         self.changes: list[changes.Change] = []
         self.broken: list[checkpoint.BrokenCheckpoint] = []
-        settle(self.model, self._throw_away_pass)
+        self.parallel.settle(self._throw_away_pass)
         self.resumed_from = self._resume()
+        self._check_replicas()
         self._batches = self._open_batches()
         self._losses: list[Tensor] = []  # of the steps since the last report, on the device
-        self._grad_norm: Tensor | None = None
+        self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
         self.clock = Clock()
 
@@ -83,6 +68,7 @@ class Trainer:
         stopping = self._evaluation_due() and not self._evaluate()
         while not stopping and progress.step < config.steps:
             stopping = self.advance()
+            self._check_replicas()
             if not stopping and self._evaluation_due():
                 stopping = not self._evaluate()
             if stopping or self._checkpoint_due():
@@ -103,43 +89,51 @@ class Trainer:
         accumulation = config.batch.accumulation
         losses: list[Tensor] = []
         self.optimizer.zero_grad()
-        for micro in range(accumulation):
-            began = perf_counter()
-            batch = next(self._batches)
-            self.clock.data_s += perf_counter() - began
-            with gradient_sync(self.model, is_last_micro_batch=micro == accumulation - 1):
-                loss = self._loss(batch)
-                if accumulation > 1:
-                    loss = loss / accumulation
-                torch.autograd.backward(loss)
+        batches, divisors = self._micro_batches()
+        for micro, (tokens, targets) in enumerate(batches):
+            with self.parallel.gradient_sync(is_last=micro == accumulation - 1):
+                loss = self._loss(tokens, targets)
+                if divisors is not None:
+                    loss = loss / divisors[micro]
+                self.parallel.backward(loss)
             losses.append(loss.detach())
         self._losses.append(losses[0] if accumulation == 1 else torch.stack(losses).float().sum())
         progress.step += 1
-        clip_norm = config.optimizer.clip_norm
-        if clip_norm > 0:
-            self._grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip_norm)
+        self._guard.before_step(self.parallel.clip(config.optimizer.clip_norm))
         rate = learning_rate(progress.step, config.steps, config.optimizer.lr, config.schedule)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         progress.samples += self.samples_per_step
 
-    def _loss(self, batch: Tensor) -> Tensor:
-        """Mean loss, a scalar, of a batch of windows [B, T + 1]."""
-        tokens, targets = split(batch, self.device)
-        with autocast(self.config, self.device):
-            loss: Tensor = self.model(tokens, targets)
-        return loss
+    def _micro_batches(self) -> tuple[Iterable[Pair], Divisors | Sequence[int] | None]:
+        """Those of one step, and what to divide the loss of each by; None: by nothing."""
+        accumulation, ignored = self.config.batch.accumulation, self.config.data.ignore_token
+        fetched = (self._next_batch() for _ in range(accumulation))
+        if ignored is None:
+            return fetched, [accumulation] * accumulation if accumulation > 1 else None
+        return counted(fetched, ignored)
 
-    def _throw_away_pass(self) -> None:
-        micro = self.config.batch.micro
-        batch = self.corpus.train[np.arange(micro) % len(self.corpus.train)]
-        loss = self._loss(batch)
+    def _next_batch(self) -> Pair:
+        began = perf_counter()
+        batch = next(self._batches)
+        self.clock.data_s += perf_counter() - began
+        return split(batch, self.device)
+
+    def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss, a scalar, over targets [B, T] that count."""
+        with self.parallel.autocast():
+            loss: Tensor = self.parallel.model(tokens, targets)
         if loss.dim() > 0:
             raise ConfigurationError(
                 f"train.model.factory: the module returned a loss of shape {list(loss.shape)};"
                 " it must return the mean loss over the batch, a scalar"
             )
-        torch.autograd.backward(loss)
+        return loss
+
+    def _throw_away_pass(self) -> None:
+        micro = self.config.batch.micro
+        batch = self.corpus.train[np.arange(micro) % len(self.corpus.train)]
+        torch.autograd.backward(self._loss(*split(batch, self.device)))
 
     # Between steps.
 
@@ -169,10 +163,8 @@ class Trainer:
         dist.all_reduce(sums)
         *losses, step_s = (sums / self.contract.world_size).tolist()
         self.stop.set_pace(step_s)
-        norm = self._last_grad_norm()
-        for step, loss in enumerate(losses, progress.step - num_steps + 1):
-            refuse_divergence(step, "loss", loss)
-        refuse_divergence(progress.step, "gradient norm", norm)
+        norms = self._guard.read()
+        self._judge(losses, norms)
         self._losses.clear()
         tokens_per_s = num_steps * self.samples_per_step * self.config.model.context / training_s
         self.metrics.line(
@@ -180,7 +172,7 @@ class Trainer:
             loss=losses[-1],
             losses=losses,
             lr=self.optimizer.param_groups[0]["lr"],
-            grad_norm=norm,
+            grad_norm=norms[-1],
             step_s=round(step_s, 6),
             tokens_per_s=round(tokens_per_s, 1),
             mfu=self._utilization(tokens_per_s),
@@ -188,17 +180,29 @@ class Trainer:
             time_shares=shares,
         )
 
-    def _last_grad_norm(self) -> float:
-        """Norm before clipping; where nothing is clipped it is taken here and not every step."""
-        if self._grad_norm is not None:
-            return self._grad_norm.item()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        return torch.nn.utils.get_total_norm(gradients).item()
+    def _judge(self, losses: Sequence[float], norms: Sequence[float]) -> None:
+        """Tell of skipped steps; raise TrainingDiverged, on all ranks, for what is not borne."""
+        progress = self.progress
+        first = progress.step - len(losses) + 1
+        verdict = judge(first, norms, losses, progress.skipped_in_a_row, limit_of(self.config))
+        progress.skipped_in_a_row = verdict.in_a_row
+        for step in verdict.skipped:
+            progress.skipped += 1
+            if self.parallel.scaler is None:  # it makes some steps overflow, to find its scale
+                self.metrics.event("skipped", step, total=progress.skipped)
+        if verdict.fault is not None:
+            raise diverged(verdict.fault, self._losses[verdict.fault.step - first].item())
+
+    def _check_replicas(self) -> None:
+        every, step = self.config.parallelism.check_replicas_every, self.progress.step
+        if every is not None and step % every == 0:
+            replicas.check(self.parallel.named, step, self.parallel.shard)
 
     def _utilization(self, tokens_per_s: float) -> float | None:
-        if self.flops_per_token is None:
+        flops_per_token = self.parallel.outline.flops_per_token
+        if flops_per_token is None:
             return None
-        per_rank = tokens_per_s * self.flops_per_token / self.contract.world_size
+        per_rank = tokens_per_s * flops_per_token / self.contract.world_size
         return utilization(per_rank, self.device)
 
     def _evaluate(self) -> bool:
@@ -217,7 +221,8 @@ class Trainer:
             return False
         if num_tokens:
             loss = loss_sum / num_tokens
-            refuse_divergence(progress.step, "validation loss", loss)
+            if not math.isfinite(loss):
+                raise diverged(Fault(progress.step, "validation loss", loss))
             progress.validation_loss = loss
             per_byte = loss if self.corpus.bytes_are_tokens else None
             self.metrics.event("validation", progress.step, loss=loss, loss_per_byte=per_byte)
@@ -225,25 +230,21 @@ class Trainer:
         return True
 
     def _validation_totals(self) -> Tensor:
-        rank, world_size = self.contract.rank, self.contract.world_size
         micro, limit = self.config.batch.micro, self.config.evaluation.batches
-        batches = validation_batches(self.corpus.validation, micro, rank, world_size, limit)
-        return validation_totals(
-            self.model.module, batches, self.config, self.device, self.stop.requested
-        )
+        batches = batches_of(self.corpus.validation, self.parallel, micro, limit)
+        return validation_totals(self.parallel, batches, self.device, self.stop.requested)
 
     # Checkpoints.
 
     def _save(self) -> None:
-        """Publish the state of this step; rank 0 writes, all ranks give their random states."""
+        """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
         self._report()
         began = perf_counter()
         phase.enter("save", self.progress.step)
-        random_states = state.gather(state.random_state(self.device))
-        if random_states is not None:
-            content = state.parts(
-                self.model.module, self.optimizer, self.progress, self.settings, random_states
-            )
+        content = state.parts(
+            self.parallel, self.optimizer, self.progress, self.settings, self.device
+        )
+        if content is not None:
             known_broken = [error.path for error in self.broken]
             path = save(content, self.progress, self.config, self.contract, known_broken)
             seconds = round(perf_counter() - began, 3)
@@ -252,7 +253,8 @@ class Trainer:
 
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
-        seed = self.config.seed + 1 + self.contract.rank  # dropout differs between ranks
+        # Dropout differs between ranks, except those that share their samples.
+        seed = self.config.seed + 1 + self.parallel.data_rank
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
@@ -262,7 +264,7 @@ class Trainer:
         saved = state.load(path)
         self.changes = changes.compare(saved.settings, self.settings)
         changes.refuse(path, self.changes, saved.progress.step, self.config.steps)
-        state.restore(saved, self.model.module, self.optimizer, self.device, seed)
+        state.restore(saved, self.parallel, self.optimizer, self.device, seed)
         self.progress = saved.progress
         return path.name
 
@@ -275,8 +277,8 @@ class Trainer:
         stream = SampleStream(
             num_samples=len(self.corpus.train),
             micro=self.config.batch.micro,
-            rank=self.contract.rank,
-            world_size=self.contract.world_size,
+            rank=self.parallel.data_rank,
+            world_size=self.parallel.data_world_size,
             seed=self.config.seed,
             offset=self.progress.samples,
         )

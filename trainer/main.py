@@ -158,7 +158,7 @@ def _announce(trainer: Trainer) -> None:
         world_size=trainer.contract.world_size,
         num_nodes=trainer.contract.num_nodes,
         hosts=hosts,
-        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        parameters=trainer.parallel.outline.num_parameters,
         resumed_from=trainer.resumed_from,
         steps=trainer.config.steps,
     )
@@ -194,15 +194,16 @@ def _finish(trainer: Trainer, outcome: str) -> None:
 
 
 def _sample_text(trainer: Trainer) -> str | None:
-    """Text that the model writes on, None where its tokens are not bytes."""
+    """Text that the model writes on, None where its tokens are not bytes, or rank 0 lacks a part
+    of it: a gathering for each byte would take longer than it is worth."""
     import numpy as np
 
     from trainer.model import GPT, generate
 
-    model, corpus = trainer.model.module, trainer.corpus
-    if not (isinstance(model, GPT) and corpus.bytes_are_tokens):
+    parallel, corpus = trainer.parallel, trainer.corpus
+    if parallel.in_lockstep or not (isinstance(parallel.bare, GPT) and corpus.bytes_are_tokens):
         return None
     first = (corpus.validation or corpus.train)[np.zeros(1, np.int64)]  # [1, T + 1]
     prompt = first[0, :PROMPT_TOKENS].to(trainer.device)
-    tokens = generate(model, prompt, SAMPLE_BYTES, trainer.config.seed)
+    tokens = generate(parallel.module, prompt, SAMPLE_BYTES, trainer.config.seed)
     return bytes(tokens.clamp(max=255).tolist()).decode(errors="replace")

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from trainer.config import OptimizerConfig, ScheduleConfig
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters; matrices decay, vectors (biases, norms) do not."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+def build_optimizer(
+    named: Iterable[tuple[str, nn.Parameter]], decayed: Collection[str], config: OptimizerConfig
+) -> torch.optim.AdamW:
+    """AdamW over the trainable ones of some parameters; those whose name is in `decayed` decay."""
+    groups: dict[tuple[bool, object], list[nn.Parameter]] = {}
+    for name, parameter in named:
+        if parameter.requires_grad:
+            # The fused step takes the parameters of one mesh only.
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault((name in decayed, mesh), []).append(parameter)
+    options: list[dict[str, Any]] = [
+        {"params": parameters, "weight_decay": config.weight_decay if decays else 0.0}
+        for (decays, _), parameters in groups.items()
     ]
-    groups = [group for group in groups if group["params"]]
     beta1, beta2 = config.betas
-    return torch.optim.AdamW(groups, config.lr, (beta1, beta2), config.eps, fused=True)
+    return torch.optim.AdamW(options, config.lr, (beta1, beta2), config.eps, fused=True)
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: ScheduleConfig) -> float:

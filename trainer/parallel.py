@@ -1,83 +1,41 @@
-"""Parallelism is applied here and nowhere else.
-
-FSDP takes its place in `parallelize` next to DDP.
-"""
+"""Parallelism is applied here and nowhere else."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
+from trainer.agreement import agree, facts_of_model
 from trainer.config import TrainerConfig
-from trainer.contract import ConfigurationError
-
-# DDP puts its buckets into the order in which gradients arrived after the first backward pass, and
-# uses the new buckets from the second on. A resumed run would sum its first step in another order
-# than the run that went straight through. Two passes before the first step make both alike.
-NUM_SETTLING_PASSES = 2
-TORCH_BUCKET_CAP_MB = 25  # default of DistributedDataParallel's bucket_cap_mb
+from trainer.mesh import sizes_of
+from trainer.model import build_whole, compile_blocks
+from trainer.parallelized import Parallelized
 
 
-def parallelize(
-    model: nn.Module, config: TrainerConfig, device: torch.device
-) -> DistributedDataParallel:
-    """The model, on `device` and with rank 0's weights, wrapped for the strategy."""
-    if config.strategy != "ddp":
-        raise ConfigurationError(
-            f"parallelism.strategy: {config.strategy} is not supported yet (allowed: ddp)"
-        )
-    model = model.to(device)
-    if config.compile:
-        model.compile()
-    ddp = config.ddp
-    sync_buffers = ddp.broadcast_buffers
-    if sync_buffers is None:
-        sync_buffers = next(model.buffers(), None) is not None
-    return DistributedDataParallel(
-        model,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        # None is 25 MiB too, with a smaller first bucket, so that the first sum starts early.
-        bucket_cap_mb=None if ddp.bucket_cap_mb == TORCH_BUCKET_CAP_MB else ddp.bucket_cap_mb,
-        find_unused_parameters=ddp.find_unused_parameters,
-        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
-        static_graph=ddp.static_graph,
-        forward_sync_buffers=sync_buffers,  # torch 2.13's name for broadcast_buffers
-    )
+def parallelize(config: TrainerConfig, vocab_size: int, device: torch.device) -> Parallelized:
+    """The model of the configuration, with its starting values, spread over all ranks.
 
-
-def settle(model: DistributedDataParallel, backward: Callable[[], None]) -> None:
-    """Run the throw-away passes and undo what they did to weights, buffers and gradients.
-
-    `backward` runs one synchronised forward and backward pass on a real batch. Random states are
-    the caller's to set afterwards.
+    A collective. Raises ConfigurationError for a strategy or a model that cannot be used.
     """
-    values = [*model.module.parameters(), *model.module.buffers()]
-    before = [value.detach().clone() for value in values]
-    for _ in range(NUM_SETTLING_PASSES):
-        backward()
-        model.zero_grad()
-    with torch.no_grad():
-        for value, old in zip(values, before, strict=True):
-            value.copy_(old)
+    sizes = sizes_of(config)
+    # Each strategy imports parts of torch that the others don't need, which takes its time.
+    if config.parallelism.uses_fsdp:
+        from trainer.classic import classic
+        from trainer.sharding import sharded
+        from trainer.starting import starting_values
 
+        start = starting_values(config, vocab_size, device)
+        spread = sharded if config.parallelism.fsdp.version == 2 else classic
+        return spread(start, config, device, sizes)
+    from trainer.replicated import replicated, threaded
 
-def gradient_sync(
-    model: DistributedDataParallel, is_last_micro_batch: bool
-) -> AbstractContextManager[None]:
-    """Gradients are summed over ranks with the last micro-batch of a step only."""
-    return contextlib.nullcontext() if is_last_micro_batch else model.no_sync()
-
-
-def autocast(config: TrainerConfig, device: torch.device) -> AbstractContextManager[object]:
-    """bf16 mixed precision, or nothing."""
-    if config.precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
+    model = build_whole(config, vocab_size)
+    agree(facts_of_model(model))
+    if config.compile:
+        compile_blocks(model)
+    if config.parallelism.strategy == "dp":
+        return threaded(model, config, device, sizes)
+    return replicated(model, config, device, sizes)
 
 
 def split(batch: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

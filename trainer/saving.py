@@ -49,7 +49,7 @@ def manifest_of(
         step=progress.step,
         attempt=contract.attempt,
         world_size=contract.world_size,
-        strategy=config.strategy,
+        strategy=config.parallelism.strategy,
         validation_loss=progress.validation_loss if measured else None,
         validation_step=progress.validated_step if measured else None,
     )

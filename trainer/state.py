@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from trainer import checkpoint
 from trainer.changes import FRESH, Settings
 from trainer.contract import ConfigurationError
+from trainer.parallelized import Parallelized
 
 MODEL_FILE, OPTIMIZER_FILE, TRAINER_FILE = "model.pt", "optimizer.pt", "trainer.pt"
 
@@ -31,6 +31,8 @@ class Progress:
     samples: int = 0
     validated_step: int = -1
     validation_loss: float | None = None
+    skipped: int = 0
+    skipped_in_a_row: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,15 @@ class Saved:
     """What a checkpoint holds besides weights and optimizer.
 
     settings: as changes.settings_of made them; empty in a checkpoint from before they were saved.
-    random_states: one per rank of the run that saved them.
+    random_states: one per rank of the run that saved them. scaler: of fp16, as LossScaler.state()
+    made it; None without.
     """
 
     path: Path
     progress: Progress
     settings: Settings
     random_states: list[Any]
+    scaler: dict[str, Any] | None = None
 
 
 def seed_everything(seed: int) -> None:
@@ -100,31 +104,35 @@ def find_newest(folder: Path) -> tuple[Path | None, list[checkpoint.BrokenCheckp
 
 
 def parts(
-    model: nn.Module,
+    parallel: Parallelized,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     settings: Settings,
-    random_states: list[Any],
-) -> dict[str, object]:
-    """What to write to a checkpoint, by file name; random_states has one entry per rank."""
-    rest = {"progress": asdict(progress), "settings": settings, "random": random_states}
-    return {
-        MODEL_FILE: model.state_dict(),
-        OPTIMIZER_FILE: optimizer.state_dict(),
-        TRAINER_FILE: rest,
+    device: torch.device,
+) -> dict[str, object] | None:
+    """What to write to a checkpoint, by file name, on rank 0; None on the others. A collective."""
+    keep = dist.get_rank() == 0
+    rest = {
+        "progress": asdict(progress),
+        "settings": settings,
+        "random": gather(random_state(device)),
+        "scaler": parallel.scaler.state() if parallel.scaler else None,
     }
+    weights, moments = parallel.weights(keep), parallel.moments(optimizer, keep)
+    return {MODEL_FILE: weights, OPTIMIZER_FILE: moments, TRAINER_FILE: rest} if keep else None
 
 
 def load(path: Path) -> Saved:
     """All of a checkpoint but weights and optimizer."""
     state = checkpoint.load_part(path, TRAINER_FILE)
     progress = Progress(**state["progress"])
-    return Saved(path, progress, state.get("settings", {}), state["random"])
+    settings, scaler = state.get("settings", {}), state.get("scaler")
+    return Saved(path, progress, settings, state["random"], scaler)
 
 
 def restore(
     saved: Saved,
-    model: nn.Module,
+    parallel: Parallelized,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
     seed: int,
@@ -135,27 +143,22 @@ def restore(
     `seed` and the position. Raises ConfigurationError if the checkpoint does not fit the model.
     """
     try:
-        model.load_state_dict(checkpoint.load_part(saved.path, MODEL_FILE))
-        _load_optimizer(optimizer, checkpoint.load_part(saved.path, OPTIMIZER_FILE))
-    except (RuntimeError, ValueError) as error:
+        parallel.load_weights(checkpoint.load_part(saved.path, MODEL_FILE, lazily=True))
+        moments = checkpoint.load_part(saved.path, OPTIMIZER_FILE, lazily=True)
+        parallel.load_moments(optimizer, moments)
+    except (RuntimeError, ValueError, KeyError) as error:
         raise ConfigurationError(
             f"undo the change of train.model or of its code, or {FRESH}: checkpoint"
             f" {saved.path.name} does not fit the model ({_shortened(error)})"
         ) from error
+    if parallel.scaler is not None and saved.scaler is not None:
+        parallel.scaler.load(saved.scaler)
+    parallel.resumed(saved.progress.step)
     states, rank = saved.random_states, dist.get_rank()
     if len(states) == dist.get_world_size():
         set_random_state(states[rank], device)
     else:
         seed_everything(seed + saved.progress.samples)
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, content: dict[str, Any]) -> None:
-    """Load the moments; rates, betas and decay stay those of the job, which may have changed."""
-    groups = optimizer.param_groups
-    options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-    optimizer.load_state_dict(content)
-    for group, option in zip(optimizer.param_groups, options, strict=True):
-        group.update(option)
 
 
 def _shortened(error: Exception, num_lines: int = 2, limit: int = 200) -> str:

@@ -9,6 +9,8 @@ from orchestrator.spec.base import Betas, Fraction, Part, Paths, Problem, Text, 
 from orchestrator.spec.model import Model, model_problems
 
 MAX_STEPS = 10**9
+NUM_SKIPS = 3
+BYTE_TOKENS = 256  # different tokens of data that is read as bytes
 SOURCES = ("text", "tokens", "synthetic", "python_docs")
 
 
@@ -68,6 +70,13 @@ class Data(Part):
     dtype: Literal["uint16", "uint32"] = Field(
         default="uint16",
         description="Number format of token files.",
+    )
+    ignore_token: int | None = Field(
+        default=None,
+        ge=0,
+        lt=2**32,
+        description="Number of the token that fills up short samples: its prediction counts "
+        "neither in the loss nor in the gradient.",
     )
     validation: Validation = section("What the model is judged by.")
     workers: int = Field(
@@ -155,6 +164,26 @@ class Evaluation(Part):
     )
 
 
+class Nonfinite(Part):
+    """What happens to a step whose loss or gradient is not finite; it never changes the weights."""
+
+    policy: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="stop ends the attempt and names step and rank; skip leaves the step out.",
+    )
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Steps in a row that skip may leave out before it stops; 3 by default.",
+    )
+
+    @property
+    def num_skips(self) -> int:
+        """Steps in a row that may be left out, default filled in; 0 under stop."""
+        return 0 if self.policy == "stop" else self.limit or NUM_SKIPS
+
+
 class Logging(Part):
     """What is written about the progress."""
 
@@ -190,6 +219,7 @@ class Train(Part):
         lt=2**32,
         description="Seed of weights, order of the data and dropout.",
     )
+    nonfinite: Nonfinite = section("What happens to a step that is not finite.")
     logging: Logging = section("What is written about the progress.")
     compile: bool = Field(
         default=False,
@@ -208,6 +238,28 @@ def train_problems(train: Train) -> Iterator[Problem]:
             f"{warmup} warm-up steps leave none of the {train.steps} steps for training",
             f"take fewer than {train.steps}",
             involves=(("steps",),),
+        )
+    if train.nonfinite.policy == "stop" and train.nonfinite.given("limit"):
+        yield Problem(
+            ("nonfinite", "limit"),
+            "goes with policy: skip only; stop allows no step that is not finite",
+            "remove it, or write policy: skip",
+            "key",
+            involves=(("nonfinite", "policy"),),
+        )
+    yield from _ignore_token_problems(train)
+
+
+def _ignore_token_problems(train: Train) -> Iterator[Problem]:
+    data, size = train.data, train.model.vocab_size
+    if size is None and (data.python_docs or data.text) and not data.tokenizer:
+        size = BYTE_TOKENS
+    if data.ignore_token is not None and size is not None and data.ignore_token >= size:
+        yield Problem(
+            ("data", "ignore_token"),
+            f"there are {size} different tokens, so none has the number {data.ignore_token}",
+            f"take a number from 0 to {size - 1}",
+            involves=(("model", "vocab_size"), ("data", "tokenizer")),
         )
 
 

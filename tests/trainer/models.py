@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainer import phase
+
 
 class Words(nn.Module):
     """Predicts a token from the one before; with parts that tests ask for."""
@@ -40,6 +42,83 @@ class Explodes(Words):
         self.passes += self.training
         loss = super().forward(tokens, targets)
         return loss * float("nan") if self.passes >= self.at else loss
+
+
+class Poisoned(Words):
+    """In the given steps, on one rank, its loss or only its gradient is no number."""
+
+    def __init__(self, steps: list[int], rank: int, gradient_only: bool = False) -> None:
+        super().__init__()
+        self.steps = steps if os.environ["RANK"] == str(rank) else []
+        self.gradient_only = gradient_only
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = super().forward(tokens, targets)
+        if phase.current.name != "step" or phase.current.step + 1 not in self.steps:
+            return loss
+        if self.gradient_only:
+            return loss + (self.head.weight * 0).sum().sqrt()  # adds 0; its gradient is 0 / 0
+        return loss * float("nan")
+
+
+class Flips(Words):
+    """On one rank a weight changes by itself, in the given step."""
+
+    def __init__(self, step: int, rank: int) -> None:
+        super().__init__()
+        self.step = step if os.environ["RANK"] == str(rank) else 0
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if phase.current.name == "step" and phase.current.step + 1 == self.step:
+            with torch.no_grad():
+                self.head.bias[0] += 1e-6
+        return super().forward(tokens, targets)
+
+
+class TwoHeads(Words):
+    """Two layers of the same shape, made in another order on rank 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ["first", "second"] if os.environ["RANK"] != "1" else ["second", "first"]
+        for name in names:
+            self.add_module(name, nn.Linear(16, 16))
+
+
+class Frozen(Words):
+    """Its embedding is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.weight.requires_grad_(False)
+
+
+class Awkward(Words):
+    """It keeps a tensor that is neither a parameter nor a buffer, so it needs memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.full((16,), 2.0)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens).flatten(0, 1) * self.scale
+        return functional.cross_entropy(self.head(x), targets.flatten())
+
+
+class Stack(Words):
+    """With a list of blocks, a mask that is no part of its state, and a tied head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.register_buffer("mask", torch.rand(16), persistent=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens).flatten(0, 1) * self.mask
+        for block in self.blocks:
+            x = x + block(x)
+        return functional.cross_entropy(self.head(x), targets.flatten())
 
 
 class Unreduced(Words):
@@ -74,6 +153,30 @@ def words(**args: bool) -> nn.Module:
 
 def explodes(at: int) -> nn.Module:
     return Explodes(at)
+
+
+def poisoned(steps: list[int], rank: int, gradient_only: bool = False) -> nn.Module:
+    return Poisoned(steps, rank, gradient_only)
+
+
+def flips(step: int, rank: int) -> nn.Module:
+    return Flips(step, rank)
+
+
+def two_heads() -> nn.Module:
+    return TwoHeads()
+
+
+def frozen() -> nn.Module:
+    return Frozen()
+
+
+def awkward() -> nn.Module:
+    return Awkward()
+
+
+def stack() -> nn.Module:
+    return Stack()
 
 
 def unreduced() -> nn.Module:

@@ -7,17 +7,20 @@ must never run a backward pass: autograd's threads do not survive a fork.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it at their first step: once here, not in every rank
+import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 import trainer.loop  # noqa: F401  # as above
@@ -64,6 +67,16 @@ def end_ranks(num_ranks: int, fn: Fn, *args: Any, timeout_s: float = 90) -> list
             if process.is_alive():
                 process.kill()
             process.join()
+
+
+def grouped(fn: Fn, *args: Any) -> Any:
+    """What fn(*args) returns on this rank, with the default process group up; for run_ranks."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    value = fn(*args)
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    return value
 
 
 def _start(

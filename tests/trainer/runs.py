@@ -7,7 +7,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,32 @@ from trainer.main import main, process_group
 from trainer.stop import StopProtocol
 
 CONFIG: dict[str, Any] = {
-    "version": 1, "name": "test", "num_ranks": 2, "device": "cpu", "backend": "gloo",
-    "step_timeout_s": 60,
+    "version": 1, "name": "test", "num_ranks": 2, "ranks_per_node": 8, "device": "cpu",
+    "backend": "gloo", "step_timeout_s": 60,
     "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
               "dropout": 0.0, "tied": True, "factory": None, "args": {}},
     "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",
-             "samples": None, "validation_fraction": 0.1, "validation_paths": [], "workers": 0},
+             "ignore_token": None, "samples": None, "validation_fraction": 0.1,
+             "validation_paths": [], "workers": 0},
     "optimizer": {"lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
                   "clip_norm": 1.0},
     "schedule": {"warmup_steps": 3, "kind": "cosine", "min_lr_ratio": 0.1},
     "batch": {"micro": 2, "accumulation": 1}, "steps": 6,
     "evaluation": {"every": None, "batches": None}, "seed": 7,
+    "nonfinite": {"policy": "stop", "limit": 0},
     "logging": {"every": 2, "tensorboard": False}, "compile": False,
-    "precision": "fp32", "activation_checkpointing": "none", "strategy": "ddp",
-    "ddp": {"find_unused_parameters": False, "broadcast_buffers": None, "bucket_cap_mb": 0.02,
-            "gradient_as_bucket_view": True, "static_graph": False},
+    "parallelism": {
+        "strategy": "ddp", "shard_group": None, "tensor": 1, "precision": "fp32",
+        "reductions": "fp32", "buffers": None, "activation_checkpointing": "none",
+        "activation_checkpointing_every": 1, "cpu_offload": False, "gradient_sync": "last",
+        "wrap": {"by": "block", "classes": [], "min_parameters": 1_000_000},
+        "ddp": {"find_unused_parameters": False, "broadcast_buffers": None, "bucket_cap_mb": 0.02,
+                "gradient_as_bucket_view": True, "static_graph": False, "hook": "none",
+                "powersgd_rank": 1},
+        "fsdp": {"version": 2, "reshard_after_forward": None, "prefetch_forward": 0,
+                 "prefetch_backward": 0, "deferred_init": True},
+        "check_replicas_every": None,
+    },
     "checkpoint": {"every": 100, "keep": 3, "keep_best": True, "resume": "auto"},
 }  # fmt: skip
 
@@ -58,6 +69,8 @@ def configuration(**changes: Any) -> dict[str, Any]:
     return config
 
 
+LEARNED = ("model.pt", "optimizer.pt")
+PARTS = (*LEARNED, "trainer.pt")
 Listener = Callable[["Run", str, int], None]
 
 
@@ -137,12 +150,12 @@ class Run:
     def checkpoints(self) -> list[str]:
         return [path.name for path in checkpoint.published(self.checkpoint_dir)]
 
-    def digest(self, name: str | None = None) -> str:
+    def digest(self, name: str | None = None, parts: Sequence[str] = PARTS) -> str:
         """SHA-256 over parameters, optimizer state and random states of a checkpoint (newest)."""
         folder = self.checkpoint_dir / (name or self.checkpoints()[-1])
         checkpoint.verify(folder)
         digest = hashlib.sha256()
-        for part in ("model.pt", "optimizer.pt", "trainer.pt"):
+        for part in parts:
             _update(digest, checkpoint.load_part(folder, part))
         return digest.hexdigest()
 
@@ -164,11 +177,18 @@ def _update(digest: Any, value: Any) -> None:
 
 def with_trainer(run: Run, config: Mapping[str, Any], use: Callable[[Trainer], Any]) -> Any:
     """What use(trainer) returns on this rank; the text of `run` must be there."""
-    parsed = parse_config(config, "test")
+    return in_group(run, [config], use)[0]
+
+
+def in_group(
+    run: Run, configs: Sequence[Mapping[str, Any]], use: Callable[[Trainer], Any]
+) -> list[Any]:
+    """What use(trainer) returns on this rank for a trainer of each configuration in turn."""
+    parsed = [parse_config(config, "test") for config in configs]
     _set_environ(run, attempt=1)
     contract = Contract.from_environ()
-    with process_group(parsed, contract) as store:
-        return _use(parsed, contract, store, use)
+    with process_group(parsed[0], contract) as store:
+        return [_use(config, contract, store, use) for config in parsed]
 
 
 def _use(config: TrainerConfig, contract: Contract, store: Any, use: Callable[..., Any]) -> Any:

@@ -78,6 +78,7 @@ def test_a_superseded_attempt_publishes_nothing(contract: Contract) -> None:
     assert list(contract.checkpoint_dir.iterdir()) == []
 
 
+@pytest.mark.case("L19")
 def test_a_write_that_fails_leaves_nothing(contract: Contract) -> None:
     class Refuses:
         def __reduce__(self) -> Any:
@@ -196,6 +197,7 @@ def list_for_a_manifest(path: Path) -> None:
     [truncate, flip, remove, no_manifest, cut_manifest, manifest_of_another, names_a_file_outside,
      names_no_file, from_the_future, list_for_a_manifest],
 )  # fmt: skip
+@pytest.mark.case("L19")
 def test_damage_is_seen_and_the_one_before_is_taken(contract: Contract, damage: Any) -> None:
     whole, damaged = save(contract, 1), save(contract, 2)
     assert newest_whole(contract.checkpoint_dir) == (damaged, [])
@@ -217,6 +219,7 @@ def test_the_newest_is_by_step_and_then_by_attempt(contract: Contract) -> None:
     assert newest_whole(contract.run_dir / "none") == (None, [])
 
 
+@pytest.mark.case("L19")
 def test_the_last_ones_and_the_best_are_kept(contract: Contract) -> None:
     losses = {1: 3.0, 2: 1.0, 3: 2.0, 4: None, 5: 2.5}
     paths = {step: save(contract, step, loss) for step, loss in losses.items()}

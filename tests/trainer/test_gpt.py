@@ -12,8 +12,9 @@ import torch
 from runs import configuration
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import ConfigurationError
-from trainer.model import GPT, build_model, flops_per_token, generate
+from trainer.model import GPT, build_hollow, build_whole, flops_per_token, generate
 from trainer.optim import build_optimizer
+from trainer.parallelized import Outline
 
 
 def config(**changes: Any) -> TrainerConfig:
@@ -21,8 +22,7 @@ def config(**changes: Any) -> TrainerConfig:
 
 
 def gpt(**changes: Any) -> GPT:
-    torch.manual_seed(0)
-    model = build_model(config(**changes), 256)
+    model = build_whole(config(**changes), 256)
     assert isinstance(model, GPT)
     return model.eval()
 
@@ -55,8 +55,7 @@ def test_the_head_is_tied_by_default() -> None:
 
 def test_gpt2_has_its_known_number_of_parameters() -> None:
     sizes = {"layers": 12, "heads": 12, "width": 768, "context": 1024}
-    with torch.device("meta"):
-        model = build_model(config(**{f"model__{k}": v for k, v in sizes.items()}), 50257)
+    model = build_hollow(config(**{f"model__{k}": v for k, v in sizes.items()}), 50257)
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
 
 
@@ -80,7 +79,9 @@ def test_generating_leaves_the_random_state_alone() -> None:
 
 def test_matrices_decay_and_vectors_do_not() -> None:
     model = gpt()
-    decayed, others = build_optimizer(model, config().optimizer).param_groups
+    outline = Outline.of(model, config())
+    optimizer = build_optimizer(model.named_parameters(), outline.decayed, config().optimizer)
+    decayed, others = optimizer.param_groups
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
     assert {p.dim() for p in decayed["params"]} == {2}
     assert {p.dim() for p in others["params"]} == {1}
@@ -114,7 +115,7 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_factory_is_called_with_its_arguments(factories: str) -> None:
-    model = build_model(config(model__factory=f"{factories}:good", model__args={"width": 3}), 256)
+    model = build_whole(config(model__factory=f"{factories}:good", model__args={"width": 3}), 256)
     assert isinstance(model, torch.nn.Linear)
     assert model.in_features == 3
 
@@ -132,20 +133,20 @@ def test_a_factory_that_would_fail_again(
     factories: str, function: str, args: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        build_model(config(model__factory=f"{factories}:{function}", model__args=args), 256)
+        build_whole(config(model__factory=f"{factories}:{function}", model__args=args), 256)
 
 
 def test_a_module_that_is_not_there() -> None:
     with pytest.raises(ConfigurationError, match="ModuleNotFoundError"):
-        build_model(config(model__factory="no.such.module:build"), 256)
+        build_whole(config(model__factory="no.such.module:build"), 256)
 
 
 def test_a_factory_that_may_do_better_next_time(factories: str) -> None:
     with pytest.raises(ConnectionError):
-        build_model(config(model__factory=f"{factories}:offline", model__args={"width": 1}), 256)
+        build_whole(config(model__factory=f"{factories}:offline", model__args={"width": 1}), 256)
 
 
 def test_recomputation_of_a_users_model_is_the_users(factories: str) -> None:
-    wanted = config(model__factory=f"{factories}:good", activation_checkpointing="full")
+    changes = {"parallelism__activation_checkpointing": "full"}
     with pytest.raises(ConfigurationError, match="is for the built-in model"):
-        build_model(wanted, 256)
+        config(model__factory=f"{factories}:good", **changes)

@@ -11,10 +11,12 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ranks import run_ranks
 from runs import Run, configuration, with_trainer
-from trainer import checkpoint
+from trainer import checkpoint, state
 from trainer.loop import Trainer
 
 RANKS = 4
@@ -53,7 +55,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def count_buckets(run: Run) -> int:
     def count(trainer: Trainer) -> int:
-        return len(trainer.model.reducer._get_zeros_like_grad_buckets())
+        model = trainer.parallel.model
+        assert isinstance(model, DistributedDataParallel)
+        return len(model.reducer._get_zeros_like_grad_buckets())
 
     return int(with_trainer(run, exact(), count))
 
@@ -62,6 +66,7 @@ def test_there_are_several_buckets(straight: Run) -> None:
     assert min(run_ranks(RANKS, count_buckets, straight)) >= 3
 
 
+@pytest.mark.case("L18")
 def test_after_a_kill(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     ended = run.start(exact(), listener=kill_at)
@@ -84,6 +89,7 @@ def test_after_a_drain(straight: Run, tmp_path: Path) -> None:
     assert run.digest() == straight.digest()
 
 
+@pytest.mark.case("L19")
 def test_a_checkpoint_that_was_not_published_does_not_exist(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.start(exact(), listener=kill_publishing)
@@ -95,6 +101,7 @@ def test_a_checkpoint_that_was_not_published_does_not_exist(straight: Run, tmp_p
     assert not [path for path in run.checkpoint_dir.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.case("L19")
 def test_a_broken_newest_checkpoint_is_passed_over(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = exact(checkpoint__keep=10)
@@ -132,3 +139,24 @@ def test_another_world_size_takes_the_same_samples(tmp_path: Path) -> None:
     assert two.finish(halved, attempt=2) == "done"
     expected = four.losses()
     assert two.losses() == pytest.approx(expected, rel=1e-6)
+
+
+def random_words(run: Run) -> tuple[bool, bytes]:
+    """Whether this rank goes on with its own random state, and that state."""
+
+    def read(trainer: Trainer) -> tuple[bool, bytes]:
+        own = state.random_state(trainer.device)
+        saved = state.load(run.checkpoint_dir / str(trainer.resumed_from)).random_states
+        mine = saved[trainer.contract.rank]
+        same = torch.equal(own["torch"], mine["torch"]) and own["python"] == mine["python"]
+        return same, own["torch"].numpy().tobytes()
+
+    found: tuple[bool, bytes] = with_trainer(run, exact(), read)
+    return found
+
+
+@pytest.mark.case("T14")
+def test_each_rank_goes_on_with_its_own_random_state(straight: Run) -> None:
+    found = run_ranks(RANKS, random_words, straight)
+    assert [own for own, _ in found] == [True] * RANKS
+    assert len({words for _, words in found}) == RANKS

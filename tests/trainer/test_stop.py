@@ -72,6 +72,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
     [(terminate, {6}), (user_signal_everywhere, {6}), (drain_in_evaluation, {6}),
      (drain_while_saving, {4, 5}), (drain_in_last_evaluation, {STEPS})],
 )  # fmt: skip
+@pytest.mark.case("L14")
 def test_all_ranks_stop_together_and_the_next_attempt_goes_on(
     straight: Run, tmp_path: Path, listener: object, steps: set[int]
 ) -> None:

@@ -34,7 +34,7 @@ def test_all_faults_at_once() -> None:
     raw = configuration(steps="six", batch__micro=0.5, device="tpu", seed=True)
     raw["batch"]["macro"] = 1
     del raw["optimizer"]["lr"]
-    raw["ddp"] = []
+    raw["parallelism"]["ddp"] = []
     assert faults(raw) == [
         'device: is "tpu" (allowed: "cpu", "cuda")',
         "optimizer.lr: is missing",
@@ -42,7 +42,7 @@ def test_all_faults_at_once() -> None:
         "batch.micro: is 0.5 (allowed: a whole number)",
         'steps: is "six" (allowed: a whole number)',
         "seed: is true (allowed: a whole number)",
-        "ddp: is [] (allowed: an object)",
+        "parallelism.ddp: is [] (allowed: an object)",
     ]
 
 
@@ -53,7 +53,22 @@ def test_all_faults_at_once() -> None:
         ({"evaluation__every": 0}, "evaluation.every: is 0 (allowed: from 1)"),
         ({"model__heads": 3}, "model.heads: 3 does not divide model.width 32"),
         ({"optimizer__betas": [0.9]}, "optimizer.betas: has 1 numbers (allowed: 2)"),
-        ({"ddp__bucket_cap_mb": 0}, "ddp.bucket_cap_mb: is 0.0 (allowed: above 0)"),
+        (
+            {"parallelism__ddp__bucket_cap_mb": 0},
+            "parallelism.ddp.bucket_cap_mb: is 0.0 (allowed: above 0)",
+        ),
+        (
+            {
+                "parallelism__strategy": "no_shard",
+                "parallelism__fsdp__version": 1,
+                "parallelism__precision": "bf16",
+                "batch__accumulation": 2,
+            },
+            (
+                "parallelism.gradient_sync: is last (allowed with no_shard of fsdp.version 1,"
+                " precision bf16 and batch.accumulation above 1: each)"
+            ),
+        ),
         ({"version": 2}, "version: is 2 (allowed: 1)"),
         ({"version": True}, "version: is true (allowed: 1)"),
         ({"data__paths": "a"}, 'data.paths: is "a" (allowed: a list)'),

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from ranks import run_ranks
 from runs import Run, configuration, with_trainer
 from trainer.loop import Trainer
-from trainer.parallel import gradient_sync
 
 
 def losses_of(folder: Path, **changes: Any) -> dict[int, float]:
@@ -64,9 +63,10 @@ def gradients_differ(run: Run, is_last: bool) -> bool:
     """Whether ranks have different gradients after one micro-batch."""
 
     def compare(trainer: Trainer) -> bool:
-        with gradient_sync(trainer.model, is_last):
-            torch.autograd.backward(trainer._loss(next(trainer._batches)))
-        mine = torch.cat([p.grad.flatten() for p in trainer.parameters if p.grad is not None])
+        with trainer.parallel.gradient_sync(is_last):
+            torch.autograd.backward(trainer._loss(*trainer._next_batch()))
+        gradients = [p.grad for p in trainer.parallel.trainable if p.grad is not None]
+        mine = torch.cat([gradient.flatten() for gradient in gradients])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(every, mine)
         return not torch.equal(every[0], every[1])
@@ -84,12 +84,12 @@ def test_gradients_are_summed_with_the_last_micro_batch_only(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"activation_checkpointing": "full"},
-        {"ddp__static_graph": True},
-        {"ddp__find_unused_parameters": True},
-        {"ddp__gradient_as_bucket_view": False},
-        {"ddp__bucket_cap_mb": 25},
-        {"ddp__broadcast_buffers": True},
+        {"parallelism__activation_checkpointing": "full"},
+        {"parallelism__ddp__static_graph": True},
+        {"parallelism__ddp__find_unused_parameters": True},
+        {"parallelism__ddp__gradient_as_bucket_view": False},
+        {"parallelism__ddp__bucket_cap_mb": 25},
+        {"parallelism__ddp__broadcast_buffers": True},
         {"data__workers": 1},
         {"num_ranks": 1, "batch__micro": 4},
         {"num_ranks": 1, "batch__accumulation": 2},
@@ -106,12 +106,12 @@ def test_it_is_the_same_training(
 def test_static_graph_with_accumulation(tmp_path: Path) -> None:
     changes = {"batch__accumulation": 2, "steps": 4}
     expected = losses_of(tmp_path / "plain", **changes)
-    static = losses_of(tmp_path / "static", ddp__static_graph=True, **changes)
+    static = losses_of(tmp_path / "static", parallelism__ddp__static_graph=True, **changes)
     assert static == pytest.approx(expected, rel=1e-6)
 
 
 def test_bf16_is_near(plain: dict[int, float], tmp_path: Path) -> None:
-    losses = losses_of(tmp_path, precision="bf16")
+    losses = losses_of(tmp_path, parallelism__precision="bf16")
     assert losses != plain
     assert losses == pytest.approx(plain, rel=0.05)
 
@@ -128,7 +128,7 @@ def test_validation_counts_each_sample_once_on_any_number_of_ranks(tmp_path: Pat
 def test_a_users_model_with_buffers_and_unused_parts_resumes_equal(tmp_path: Path) -> None:
     config = configuration(
         num_ranks=4, steps=8, checkpoint__every=4, model__factory="models:words",
-        model__args={"unused": True, "norm": True}, ddp__find_unused_parameters=True,
+        model__args={"unused": True, "norm": True}, parallelism__ddp__find_unused_parameters=True,
     )  # fmt: skip
     straight, again = Run(tmp_path / "straight"), Run(tmp_path / "again")
     straight.finish(config)
@@ -151,7 +151,7 @@ def test_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
     ended = run.start(config)
     assert [end.value for end in ended] == [1, 1]
     assert [error["kind"] for error in run.errors()] == ["configuration"] * 2  # it would come again
-    assert all("the loss of step 8 is nan" in error["message"] for error in run.errors())
+    assert all("the gradient norm of step 8 is nan" in error["message"] for error in run.errors())
     assert run.checkpoints() == ["step-000000005-attempt-00001"]
 
 
@@ -213,7 +213,7 @@ def test_resume_can_be_turned_off(tmp_path: Path) -> None:
 
 CONFIGURATION_FAULTS: list[Any] = [
     ({"data__paths": ["none/*.txt"]}, "no file matches 'none/*.txt'"),
-    ({"strategy": "full_shard"}, "full_shard is not supported yet (allowed: ddp)"),
+    ({"parallelism__ddp__hook": "bf16"}, "bf16 fails on gloo"),
     ({"model__factory": "models:unreduced"}, "a loss of shape [2]; it must return the mean loss"),
     ({"model__factory": "models:missing"}, "AttributeError"),
     pytest.param(

@@ -1,0 +1,100 @@
+"""The content of trainer.json: all that the bundled trainer needs, nothing about the cluster.
+
+Units are resolved and defaults that depend on other keys are filled in. The keys are those of
+trainer/config.py, which reads the file strictly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.spec import JobSpec
+    from orchestrator.spec.model import Model
+    from orchestrator.spec.parallelism import Parallelism
+    from orchestrator.spec.train import Data, Nonfinite
+
+VERSION = 1
+
+
+def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
+    """Return what trainer.json holds.
+
+    Args:
+        spec: the job.
+        device: `cpu` or `cuda`.
+        backend: of torch.distributed, with nothing left to choose.
+    """
+    train, checkpoint = spec.train, spec.checkpoint
+    ranks_per_node = spec.resources.num_ranks_per_node
+    return {
+        "version": VERSION,
+        "name": spec.name,
+        "num_ranks": spec.num_ranks,
+        "ranks_per_node": ranks_per_node,
+        "device": device,
+        "backend": backend,
+        "step_timeout_s": spec.timeouts.step,
+        "model": _model(train.model),
+        "data": _data(train.data),
+        "optimizer": train.optimizer.model_dump(mode="json"),
+        "schedule": train.schedule.model_dump(mode="json"),
+        "batch": train.batch.model_dump(mode="json"),
+        "steps": train.steps,
+        "evaluation": train.evaluation.model_dump(mode="json"),
+        "seed": train.seed,
+        "nonfinite": _nonfinite(train.nonfinite),
+        "logging": train.logging.model_dump(mode="json"),
+        "compile": train.compile,
+        "parallelism": _parallelism(spec.parallelism, ranks_per_node),
+        "checkpoint": {
+            "every": checkpoint.every,
+            "keep": checkpoint.keep,
+            "keep_best": checkpoint.keep_best,
+            "resume": checkpoint.resume,
+        },
+    }
+
+
+def _parallelism(parallelism: Parallelism, ranks_per_node: int) -> dict[str, Any]:
+    """All options; those that the strategy does not use have their defaults."""
+    options: dict[str, Any] = parallelism.model_dump(mode="json")
+    options["shard_group"] = parallelism.group(ranks_per_node)
+    # A permission for the planner, which has judged it.
+    del options["fsdp"]["across_nodes"]
+    return options
+
+
+def _nonfinite(nonfinite: Nonfinite) -> dict[str, Any]:
+    return {"policy": nonfinite.policy, "limit": nonfinite.num_skips}
+
+
+def _model(model: Model) -> dict[str, Any]:
+    """Sizes with the preset filled in; a factory has none of its own but the context."""
+    sizes = model.sizes
+    return {
+        "layers": sizes.layers if sizes else 0,
+        "heads": sizes.heads if sizes else 0,
+        "width": sizes.width if sizes else 0,
+        "context": sizes.context if sizes else model.context,
+        "vocab_size": model.vocab_size,
+        "dropout": model.dropout,
+        "tied": model.tied,
+        "factory": model.factory,
+        "args": model.args,
+    }
+
+
+def _data(data: Data) -> dict[str, Any]:
+    validation = data.validation
+    return {
+        "kind": data.kind,
+        "paths": list(data.text or data.tokens or ()),
+        "tokenizer": data.tokenizer,
+        "dtype": data.dtype,
+        "ignore_token": data.ignore_token,
+        "samples": data.synthetic.samples if data.synthetic else None,
+        "validation_fraction": validation.fraction,
+        "validation_paths": list(validation.text or validation.tokens or ()),
+        "workers": data.workers,
+    }

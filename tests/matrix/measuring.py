@@ -1,0 +1,199 @@
+"""A cell, run on real ranks: its losses and norms, what it holds, and what it sends."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cells import ALONE, Cell, cells_of
+from ranks import run_ranks
+from runs import Run, in_group
+from theory import Collective, Held
+from trainer.loop import Trainer
+from trainer.norms import local
+
+WORLD_TIMEOUT_S = 900
+RECORDER_ENTRIES = 64  # the last ones; each has a running number
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell.
+
+    losses: of the global batch, by step. norms: of its gradient, by step, on rank 0. held and
+    collectives: by rank; the latter of the first and of the last step. unseen: collectives of
+    those steps that the flight recorder has and the count has not, by rank.
+    """
+
+    losses: list[float]
+    norms: list[float]
+    held: list[Held]
+    collectives: list[list[Counter[Collective]]]
+    unseen: list[int]
+
+
+@dataclass(frozen=True)
+class OfRank:
+    """What one rank tells of a cell."""
+
+    norms: list[float]
+    held: Held
+    collectives: list[Counter[Collective]]
+    unseen: int
+
+
+@lru_cache(maxsize=1)
+def alone(root: Path) -> dict[Cell, Measured]:
+    """The runs of one process, each with the whole batch."""
+    return _measure(ALONE, root / "alone")
+
+
+@lru_cache(maxsize=1)
+def measure(strategy: str, root: Path) -> dict[Cell, Measured]:
+    """All cells of a strategy, in one world."""
+    return _measure(cells_of(strategy), root / strategy.replace(" ", "-"))
+
+
+def _measure(cells: Sequence[Cell], root: Path) -> dict[Cell, Measured]:
+    run = Run(root)
+    run.write_text()
+    run.run_dir.mkdir()
+    told = run_ranks(cells[0].num_ranks, _on_rank, run, cells, timeout_s=WORLD_TIMEOUT_S)
+    reports = [line["losses"] for line in run.metrics() if "losses" in line]
+    found = {}
+    for cell, losses, of_ranks in zip(cells, reports, zip(*told, strict=True), strict=True):
+        found[cell] = Measured(
+            losses,
+            of_ranks[0].norms,
+            [rank.held for rank in of_ranks],
+            [rank.collectives for rank in of_ranks],
+            [rank.unseen for rank in of_ranks],
+        )
+    return found
+
+
+def _on_rank(run: Run, cells: Sequence[Cell]) -> list[OfRank]:
+    faulthandler.dump_traceback_later(WORLD_TIMEOUT_S - 10)  # instead of that of ranks.py
+    os.environ["TORCH_FR_BUFFER_SIZE"] = str(RECORDER_ENTRIES)
+    steps = iter([cell.steps for cell in cells])
+    configs = [cell.config() for cell in cells]
+    with contextlib.redirect_stdout(io.StringIO()):  # metrics are in their file too
+        told: list[OfRank] = in_group(run, configs, lambda trainer: _train(trainer, next(steps)))
+    return told
+
+
+def _train(trainer: Trainer, steps: int) -> OfRank:
+    """Train so many steps; the last one reports, so the one before it is counted."""
+    norms = _norms_of(trainer)
+    counted, unseen = [], 0
+    for step in range(1, steps + 1):
+        if step not in (1, steps - 1):
+            trainer.advance()
+            continue
+        before = num_recorded()
+        with Counting() as counting:
+            trainer.advance()
+        counted.append(counting.seen)
+        unseen += num_recorded() - before - counting.seen.total()
+    return OfRank([norm.item() for norm in norms], _held(trainer), counted, unseen)
+
+
+def _norms_of(trainer: Trainer) -> list[Tensor]:
+    """A list to which each coming step adds its gradient norm."""
+    norms: list[Tensor] = []
+    clip = trainer.parallel.clip
+
+    def heard(max_norm: float) -> Tensor:
+        norms.append(clip(max_norm))
+        return norms[-1]
+
+    trainer.parallel.clip = heard  # type: ignore[method-assign]
+    return norms
+
+
+# What a rank holds.
+
+
+def _held(trainer: Trainer) -> Held:
+    parameters = trainer.parallel.trainable
+    states = trainer.optimizer.state.values()
+    return Held(
+        storage_bytes(parameters),
+        storage_bytes(p.grad for p in parameters if p.grad is not None),
+        sum(local(v).nbytes for state in states for v in state.values() if isinstance(v, Tensor)),
+    )
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """All memory behind some tensors, padding included, each piece once."""
+    storages = [local(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+# What a rank sends.
+
+
+def _first(argument: Any) -> Tensor:
+    """The one tensor in an argument that may be a list, or a list of lists, of it."""
+    while not isinstance(argument, Tensor):
+        (argument,) = argument
+    return argument
+
+
+# Each operator by which torch's strategies reach a process group: the kind, and which argument is
+# what the rank puts in. The group is the argument after the tensors.
+OPERATORS: Mapping[str, tuple[str, int]] = {
+    "c10d::allreduce_": ("all_reduce", 0),
+    "c10d::_allgather_base_": ("all_gather", 1),
+    "c10d::allgather_": ("all_gather", 1),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+    "_c10d_functional::all_reduce": ("all_reduce", 0),
+}
+WITHOUT_TRAFFIC = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the collectives inside the block, those that C++ starts too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[Collective] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.name().partition(".")[0]
+        if "c10d" in name and name not in WITHOUT_TRAFFIC:
+            self._count(name, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, args: tuple[Any, ...]) -> None:
+        kind, index = OPERATORS[name]
+        if name.startswith("_c10d_functional"):
+            group = _resolve_process_group(args[-1])
+        else:
+            group = dist.ProcessGroup.unbox(args[index + 1])
+        ranks = tuple(dist.get_process_group_ranks(group))
+        self.seen[Collective(kind, _first(args[index]).nbytes, ranks)] += 1
+
+
+def num_recorded() -> int:
+    """Collectives that the flight recorder has of this process, whoever started them."""
+    dump: Callable[..., bytes] = _distributed_c10d._dump_fr_trace  # type: ignore[attr-defined]
+    entries = pickle.loads(dump(True, False, False))["entries"]
+    return 1 + max((int(entry["record_id"]) for entry in entries), default=-1)

@@ -1,0 +1,124 @@
+"""plan: what becomes of parallelism in trainer.json, and that the trainer takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.plan import make_plan
+from orchestrator.profiles import embedded_profiles
+from orchestrator.source import parse_document
+from trainer.config import parse_config
+from worlds import STRATEGIES, WORLD, accepted, faults_of, plan_of, trainer_json
+
+
+@pytest.mark.parametrize(
+    ("options", "sets"),
+    [
+        ("strategy: full_shard", ["resources.nodes=1", "resources.ranks_per_node=1"]),
+        ("strategy: no_shard, ddp: {bucket_cap_mb: 1, static_graph: true}", []),
+        ("strategy: no_shard, fsdp: {version: 2}", []),
+        ("strategy: no_shard, fsdp: {version: 1}, wrap: {by: size, min_parameters: 9}", []),
+        ("strategy: hybrid_shard, fsdp: {reshard_after_forward: false}", []),
+        ("strategy: full_shard, gradient_sync: each, buffers: bf16, reductions: bf16", []),
+        ("strategy: full_shard, cpu_offload: true", ["train.batch.accumulation=4"]),
+        ("strategy: hybrid_shard, check_replicas_every: 5", []),
+        ("ddp: {hook: bf16}", ["resources.gpus_per_node=4"]),
+        ("ddp: {hook: powersgd, powersgd_rank: 4}, precision: fp16", []),
+        ("activation_checkpointing: selective, activation_checkpointing_every: 4", []),
+        (
+            "strategy: dp",
+            ["resources.nodes=1", "resources.gpus_per_node=4", "resources.ranks_per_node=1"],
+        ),
+        ("cpu_offload: false, reductions: fp32", []),
+    ],
+)
+def test_what_goes_together(options: str, sets: list[str]) -> None:
+    assert faults_of(options, *sets) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "backend", "expected"),
+    [
+        ("strategy: ddp", "auto", "nccl"),
+        ("strategy: full_shard, cpu_offload: true", "auto", "cpu:gloo,cuda:nccl"),
+        ("strategy: full_shard, cpu_offload: true", "nccl", "cpu:gloo,cuda:nccl"),
+        ("strategy: full_shard, cpu_offload: true", "gloo", "gloo"),
+    ],
+)
+def test_what_lies_on_the_cpu_is_summed_by_gloo(options: str, backend: str, expected: str) -> None:
+    sets = ["resources.gpus_per_node=4", f"network.backend={backend}", "network.interface=eth9"]
+    plan = plan_of(options, *sets)
+    assert plan.trainer["backend"] == expected
+    interfaces = {name for name, value in plan.env if value.lstrip("=") == "eth9"}
+    assert interfaces == {
+        variable
+        for library, variable in (("gloo", "GLOO_SOCKET_IFNAME"), ("nccl", "NCCL_SOCKET_IFNAME"))
+        if library in expected
+    }
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ([], {"policy": "stop", "limit": 0}),
+        (["train.nonfinite.policy=skip"], {"policy": "skip", "limit": 3}),
+        (["train.nonfinite={policy: skip, limit: 9}"], {"policy": "skip", "limit": 9}),
+    ],
+)
+def test_how_many_steps_may_be_left_out(sets: list[str], expected: dict[str, Any]) -> None:
+    assert trainer_json("strategy: ddp", *sets)["nonfinite"] == expected
+
+
+FORMATS = st.sampled_from(["fp32", "bf16", "fp16"])
+
+
+def some(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Maps with at most two of these keys: more hardly ever go together."""
+    return st.sets(st.sampled_from(sorted(values)), max_size=2).flatmap(
+        lambda names: st.fixed_dictionaries({name: values[name] for name in names})
+    )
+
+
+OPTIONS = st.fixed_dictionaries(
+    {"strategy": st.sampled_from(STRATEGIES)},
+    optional={
+        "fsdp": some(
+            version=st.sampled_from([1, 2]),
+            reshard_after_forward=st.sampled_from([None, True, False, 2, 4]),
+            deferred_init=st.booleans(),
+            prefetch_forward=st.integers(0, 2),
+        ),
+        "ddp": some(
+            hook=st.sampled_from(["none", "fp16", "bf16", "powersgd"]),
+            find_unused_parameters=st.booleans(),
+        ),
+        "wrap": some(by=st.sampled_from(["block", "class", "size"]), classes=st.just(["Block"])),
+        "tensor": st.sampled_from([1, 2]),
+        "precision": FORMATS,
+        "reductions": FORMATS,
+        "cpu_offload": st.booleans(),
+        "activation_checkpointing": st.sampled_from(["none", "full", "selective"]),
+    },
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(options=OPTIONS, gpus=st.booleans(), one=st.booleans(), accumulation=st.integers(1, 2))
+def test_the_trainer_takes_what_the_planner_lets_pass(
+    options: dict[str, Any], gpus: bool, one: bool, accumulation: int
+) -> None:
+    """trainer.json is judged once more where it is read; that must never be the first to refuse."""
+    per_node = 1 if one else 8
+    data = parse_document(WORLD.encode(), "f").data | {"parallelism": options}
+    data["resources"] = {"nodes": 1 if one else 2, "ranks_per_node": per_node}
+    data["resources"]["gpus_per_node"] = per_node if gpus else 0
+    data["train"]["batch"]["accumulation"] = accumulation
+    spec = accepted(data)
+    if spec is None:
+        return
+    config = make_plan(spec, embedded_profiles().choose("local")).trainer
+    assert parse_config(config, "trainer.json").num_ranks == spec.num_ranks
