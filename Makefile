@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint unit test-slurm ci bench golden docs clean
+.PHONY: setup demo slurm-demo test lint unit matrix test-slurm test-slurm-24 ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -18,6 +18,10 @@ $(VENV)/.done: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python examples/demo.py
 
+# The same on a real Slurm of two nodes on this machine; needs root and slurm/dev-cluster install.
+slurm-demo: setup
+	$(BIN)/python examples/slurm_demo.py
+
 test: setup lint unit
 
 lint: setup
@@ -29,14 +33,23 @@ lint: setup
 
 unit: setup
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n 2 -m 'not slurm' --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix' --cov --cov-report=term:skip-covered
+
+# Every sharding strategy against one process; writes docs/strategies-measured.md.
+matrix: setup
+	$(BIN)/pytest tests/matrix --update-golden
 
 # On a real Slurm of this machine; needs root and slurm/dev-cluster install.
 test-slurm: setup
 	slurm/dev-cluster check
 	$(BIN)/pytest tests/slurm
 
-ci: test demo test-slurm
+# A part of it on Slurm 24.11; needs slurm/dev-cluster --debian 13 install too.
+test-slurm-24: setup
+	slurm/dev-cluster --debian 13 check
+	DEV_CLUSTER_DEBIAN=13 $(BIN)/pytest tests/slurm -m slurm24
+
+ci: test matrix demo slurm-demo test-slurm test-slurm-24
 
 # Figures of the README; by hand, on a quiet machine.
 bench: setup

@@ -10,6 +10,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from trainer.data import load_corpus
 
 HERE = Path(__file__).resolve().parent
 BYTES = 256
+DEADLINE_S = 1800
 
 
 def bigram_loss(train: npt.NDArray[np.int64], validation: npt.NDArray[np.int64]) -> float:
@@ -30,15 +32,25 @@ def bigram_loss(train: npt.NDArray[np.int64], validation: npt.NDArray[np.int64])
     return float(-log_probability[validation[:, :-1], validation[:, 1:]].mean())
 
 
-def main() -> int:
+def main(cluster: Sequence[str]) -> int:
+    """Run and judge the job; returns 0 only if it learned enough.
+
+    Args:
+        cluster: the command's options that name a cluster.
+
+    Raises subprocess.TimeoutExpired if the run takes longer than half an hour.
+    """
     orchestrate = str(Path(sys.executable).parent / "orchestrate")
-    here = ["--cluster", "local"]  # whatever profile the user's own file makes the default
-    submit = [orchestrate, "submit", str(HERE / "demo.yaml"), *here, "--fresh", "--watch"]
-    if subprocess.run(submit, check=False).returncode:
+    submit = [orchestrate, "submit", str(HERE / "demo.yaml"), *cluster, "--fresh", "--watch"]
+    if subprocess.run(submit, check=False, timeout=DEADLINE_S).returncode:
         return 1
-    status = [orchestrate, "status", "demo", *here, "--json"]
+    status = [orchestrate, "status", "demo", *cluster, "--json"]
     answer = subprocess.run(status, check=True, capture_output=True, text=True).stdout
-    run = Path(json.loads(answer)[0]["run_dir"])
+    return judge(Path(json.loads(answer)[0]["run_dir"]))
+
+
+def judge(run: Path) -> int:
+    """Compare the run in this folder with bigrams; returns 0 if it learned more."""
     corpus = load_corpus(read_config(run / "rendered" / "trainer.json"), HERE)
     assert corpus.validation is not None
     bigrams = bigram_loss(
@@ -64,4 +76,5 @@ def final_loss(metrics: Path) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Whatever profile the user's own file makes the default.
+    sys.exit(main(["--cluster", "local"]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from orchestrator.plan import LaunchPlan
 
 MIB = 2**20
+# From the end of `timeouts.shutdown`, when node.py kills what has not stopped, to the time limit:
+# for the script to requeue the job, which it can no more once Slurm has ended it.
+LEAVE_S = 30
 Directives = list[tuple[str, str | None]]
 # Keys of the site's facts that are options of sbatch under the same name.
 _NAMED = (
@@ -26,7 +29,7 @@ def directives(plan: LaunchPlan) -> Directives:
         ("cpus-per-task", str(plan.cpus_per_task)),
         *_gpus(plan),
         *_limits(plan),
-        ("signal", f"B:{slurm.signal}@{plan.shutdown_timeout_s}"),
+        ("signal", f"B:{slurm.signal}@{plan.shutdown_timeout_s + LEAVE_S}"),
         ("open-mode", "append"),
         ("requeue", None),
     ]

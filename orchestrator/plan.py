@@ -1,21 +1,37 @@
-"""From what the user wrote to what will run: ranks, environment, limits, trainer.json.
+"""From what the user wrote to what will run: ranks, environment, limits.
 
 Pure: no clock, no environment, no subprocess. What the cluster is comes in as a profile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
+from orchestrator.trainer_config import trainer_config
 
 if TYPE_CHECKING:
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec
-    from orchestrator.spec.model import Model
+    from orchestrator.spec.elements import Element
     from orchestrator.spec.slurm import Slurm
-    from orchestrator.spec.train import Data
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What the elements of a sweep differ in.
+
+    Args:
+        at_once: how many run at once at most; None for all.
+        values: of each element, in the job file's form, by key with dots.
+        trainers: trainer.json of each element.
+    """
+
+    at_once: int | None
+    values: tuple[dict[str, Any], ...]
+    trainers: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class LaunchPlan:
     num_nodes: int
     ranks_per_node: int
     env: tuple[tuple[str, str], ...]
+    interface: str | None
     start_timeout_s: int
     shutdown_timeout_s: int
     failures: int
@@ -41,6 +58,7 @@ class LaunchPlan:
     after: tuple[tuple[str, str], ...]
     slurm: Slurm
     trainer: dict[str, Any]
+    sweep: SweepPlan | None = None
 
     @property
     def world_size(self) -> int:
@@ -56,13 +74,43 @@ class LaunchPlan:
         return self.cpus_per_rank * self.ranks_per_node // self.tasks_per_node
 
 
-def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
+def make_plan(
+    spec: JobSpec, profile: ClusterProfile, elements: Sequence[Element] = ()
+) -> LaunchPlan:
     """Return the plan of `spec` on the cluster that `profile` describes.
 
-    Raises UserError where the two do not go together.
+    Args:
+        elements: those of the job's sweep.
+
+    Raises UserError where they do not go together.
     """
+    plan = _plan(spec, profile)
+    if spec.sweep is None:
+        return plan
+    if not elements:
+        raise ValueError("the elements of the sweep are not given: see ResolvedJob.elements")
+    plans = [_plan(element.spec, profile) for element in elements]
+    for number, other in enumerate(plans):
+        _check_shape(plan, number, other)
+    values = tuple(element.values for element in elements)
+    sweep = SweepPlan(spec.sweep.at_once, values, tuple(other.trainer for other in plans))
+    return replace(plan, sweep=sweep)
+
+
+def _check_shape(plan: LaunchPlan, number: int, element: LaunchPlan) -> None:
+    """Raises UserError for an element that does not fit into the script that serves all."""
+    mine, other = vars(plan), vars(element)
+    differs = [name for name in mine if name != "trainer" and mine[name] != other[name]]
+    if differs:
+        raise UserError(
+            f"sweep: element {number} changes {', '.join(differs)} of the job itself, and one "
+            "batch script serves all elements. Submit it as a run of its own, with --set."
+        )
+
+
+def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
     device = "cuda" if spec.resources.gpus_per_node else "cpu"
-    backend = _communication_backend(spec.network.backend, device)
+    backend = _communication_backend(spec, device)
     return LaunchPlan(
         name=spec.name,
         target=profile.target,
@@ -70,6 +118,7 @@ def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         num_nodes=spec.resources.nodes,
         ranks_per_node=spec.resources.num_ranks_per_node,
         env=_environment(spec, profile, backend),
+        interface=_interface(spec, profile),
         start_timeout_s=spec.timeouts.start,
         shutdown_timeout_s=spec.timeouts.shutdown,
         failures=spec.attempts.failures,
@@ -82,24 +131,33 @@ def make_plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         time_limit_s=spec.resources.time_limit,
         after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
-        trainer=_trainer_config(spec, device, backend, spec.num_ranks),
+        trainer=trainer_config(spec, device, backend),
     )
 
 
 def _launcher(launcher: str, profile: ClusterProfile) -> str:
-    if launcher == "srun" and profile.target != "slurm":
+    if launcher in ("srun", "submitit") and profile.target != "slurm":
         raise UserError(
-            f"launcher: srun is Slurm's, and cluster {profile.name} has the target "
-            f"{profile.target}. Leave it out here (torchrun), and write `launcher: srun` below "
-            "clusters.NAME for the Slurm cluster."
+            f"launcher: {launcher} is Slurm's, and cluster {profile.name} has the target "
+            f"{profile.target}. Leave it out here (torchrun), and write `launcher: {launcher}` "
+            "below clusters.NAME for the Slurm cluster."
+        )
+    if launcher == "submitit" and profile.ssh is not None:
+        raise UserError(
+            f"launcher: submitit submits from the machine on which it runs, and cluster "
+            f"{profile.name} is behind ssh: {profile.ssh}. Run orchestrate there, or write "
+            "launcher: torchrun."
         )
     return launcher
 
 
-def _communication_backend(wanted: str, device: str) -> str:
-    if wanted != "auto":
-        return wanted
-    return "nccl" if device == "cuda" else "gloo"
+def _communication_backend(spec: JobSpec, device: str) -> str:
+    backend = spec.network.backend
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" else "gloo"
+    if backend == "nccl" and spec.parallelism.cpu_offload:
+        return "cpu:gloo,cuda:nccl"  # nccl cannot sum what lies in the CPU's memory
+    return backend
 
 
 def _environment(
@@ -111,77 +169,29 @@ def _environment(
         "OMP_NUM_THREADS": str(spec.resources.cpus_per_rank),
         "PYTHONUNBUFFERED": "1",
     }
-    interface = spec.network.interface or ("lo" if profile.target == "local" else None)
-    if interface is not None and backend in _INTERFACE_VARIABLES:
-        variables[_INTERFACE_VARIABLES[backend]] = interface
+    interface = _interface(spec, profile)
+    for library, (variable, mark) in _INTERFACE_VARIABLES.items():
+        if interface is not None and library in backend:
+            variables[variable] = mark + interface
     variables.update(spec.network.env)
     variables.update(spec.env)
     return tuple(sorted(variables.items()))
 
 
-# torch.distributed documentation, "Choosing the network interface to use".
-_INTERFACE_VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+# torch.distributed documentation, "Choosing the network interface to use". Without the mark NCCL
+# takes the name for the beginning of one (NCCL user guide, NCCL_SOCKET_IFNAME).
+_INTERFACE_VARIABLES = {"gloo": ("GLOO_SOCKET_IFNAME", ""), "nccl": ("NCCL_SOCKET_IFNAME", "=")}
 
 
-def _trainer_config(spec: JobSpec, device: str, backend: str, world_size: int) -> dict[str, Any]:
-    """The content of trainer.json: units resolved, nothing about the cluster."""
-    train, parallelism = spec.train, spec.parallelism
-    checkpoint = spec.checkpoint
-    return {
-        "version": 1,
-        "name": spec.name,
-        "num_ranks": world_size,
-        "device": device,
-        "backend": backend,
-        "step_timeout_s": spec.timeouts.step,
-        "model": _model_config(train.model),
-        "data": _data_config(train.data),
-        "optimizer": train.optimizer.model_dump(mode="json"),
-        "schedule": train.schedule.model_dump(mode="json"),
-        "batch": train.batch.model_dump(mode="json"),
-        "steps": train.steps,
-        "evaluation": train.evaluation.model_dump(mode="json"),
-        "seed": train.seed,
-        "logging": train.logging.model_dump(mode="json"),
-        "compile": train.compile,
-        "precision": parallelism.precision,
-        "activation_checkpointing": parallelism.activation_checkpointing,
-        "strategy": parallelism.strategy,
-        "ddp": parallelism.ddp.model_dump(mode="json"),
-        "checkpoint": {
-            "every": checkpoint.every,
-            "keep": checkpoint.keep,
-            "keep_best": checkpoint.keep_best,
-            "resume": checkpoint.resume,
-        },
-    }
-
-
-def _model_config(model: Model) -> dict[str, Any]:
-    """Sizes with the preset filled in; a factory has none of its own but the context."""
-    sizes = model.sizes
-    return {
-        "layers": sizes.layers if sizes else 0,
-        "heads": sizes.heads if sizes else 0,
-        "width": sizes.width if sizes else 0,
-        "context": sizes.context if sizes else model.context,
-        "vocab_size": model.vocab_size,
-        "dropout": model.dropout,
-        "tied": model.tied,
-        "factory": model.factory,
-        "args": model.args,
-    }
-
-
-def _data_config(data: Data) -> dict[str, Any]:
-    validation = data.validation
-    return {
-        "kind": data.kind,
-        "paths": list(data.text or data.tokens or ()),
-        "tokenizer": data.tokenizer,
-        "dtype": data.dtype,
-        "samples": data.synthetic.samples if data.synthetic else None,
-        "validation_fraction": validation.fraction,
-        "validation_paths": list(validation.text or validation.tokens or ()),
-        "workers": data.workers,
-    }
+def _interface(spec: JobSpec, profile: ClusterProfile) -> str | None:
+    """The interface between the ranks, None where each node finds it."""
+    interface = spec.network.interface
+    if profile.target == "local":
+        return interface or "lo"
+    if interface is not None and interface.partition(":")[0] == "lo" and spec.resources.nodes > 1:
+        raise UserError(
+            f"network.interface: {interface} leads nowhere but to the node itself, and the run has "
+            f"{spec.resources.nodes} nodes. Name the interface between them, or leave it out: it "
+            "is then the one that leads to another node."
+        )
+    return interface

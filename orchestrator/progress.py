@@ -153,6 +153,11 @@ def _broken_words(entry: Entry) -> str:
     return f"{_at(entry)}  passed over a broken checkpoint, {path}: {reason}"
 
 
+def _skipped_words(entry: Entry) -> str:
+    total = _shown(", {} in all", _count(entry, "total"))
+    return f"{_at(entry)}  step left out: its gradient was no number{total}"
+
+
 def _changed_words(entry: Entry) -> str:
     given = entry.get("changes")
     changes = given if isinstance(given, list) else []
@@ -179,6 +184,7 @@ _WORDS: dict[str, Callable[[Entry], str]] = {
     "validation": _validation_words,
     "checkpoint": _checkpoint_words,
     "broken": _broken_words,
+    "skipped": _skipped_words,
     "changed": _changed_words,
 }
 

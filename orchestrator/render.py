@@ -17,6 +17,7 @@ import jinja2
 from orchestrator.directives import directives
 from orchestrator.errors import UserError
 from orchestrator.plan import LaunchPlan
+from orchestrator.submitit_settings import submitit_settings
 
 
 class Rendered(NamedTuple):
@@ -47,14 +48,35 @@ def _render_local(plan: LaunchPlan) -> dict[str, str]:
     return {
         "launch.json": _launch(plan),
         "node.sh": _template("local/node.sh.j2", plan),
-        "trainer.json": _json(plan.trainer),
+        **_trainers(plan),
     }
 
 
 def _render_slurm(plan: LaunchPlan) -> dict[str, str]:
+    if plan.launcher == "submitit":
+        return _render_submitit(plan)
     return {
         "job.sh": _template("slurm/job.sh.j2", plan, directives=directives(plan)),
         "launch.json": _launch(plan),
+        **_trainers(plan),
+    }
+
+
+def _trainers(plan: LaunchPlan) -> dict[str, str]:
+    """What the trainer reads: one file, or one for each element of a sweep and a list of them."""
+    if plan.sweep is None:
+        return {"trainer.json": _json(plan.trainer)}
+    sweep = {"version": 1, "at_once": plan.sweep.at_once, "values": plan.sweep.values}
+    files = {f"trainer-{n:05}.json": _json(t) for n, t in enumerate(plan.sweep.trainers)}
+    return {"sweep.json": _json(sweep), **files}
+
+
+def _render_submitit(plan: LaunchPlan) -> dict[str, str]:
+    return {
+        "launch.json": _launch(plan),
+        "setup.sh": _template("slurm/setup.sh.j2", plan),
+        "submitit.json": _json(submitit_settings(plan)),
+        "teardown.sh": _template("slurm/teardown.sh.j2", plan),
         "trainer.json": _json(plan.trainer),
     }
 
@@ -95,8 +117,15 @@ def _template(name: str, plan: LaunchPlan, **more: object) -> str:
         autoescape=False,  # shell, not HTML: each value passes the `sh` filter
     )
     environment.filters["sh"] = shlex.quote
+    environment.filters["directive"] = _directive
     environment.filters["comment"] = _one_line
     return environment.get_template(name).render(plan=plan, **vars(plan), **more)
+
+
+def _directive(value: str) -> str:
+    """A value as one word for sbatch, which reads a directive as a shell would but for backslashes:
+    they escape inside single quotes too (seen on Slurm 22.05 and 24.11)."""
+    return shlex.quote(value.replace("\\", "\\\\"))
 
 
 def _one_line(text: str) -> str:

@@ -1,6 +1,9 @@
 """What a batch script asks on the first node of a job: where to meet, and whether to go on.
 
-    batch.py head ID PEER...     prints "ADDRESS PORT" of this node, where node 0 will listen
+    batch.py head ID PEER...     prints "ADDRESS PORT" of this node, where node 0 will listen; its
+                                 address is that on the way to a peer
+    batch.py head ID --interface NAME
+                                 the same with the address of a network interface
     batch.py next RUN_DIR ID CODE FAILURES REQUEUES DEADLINE_S
                                  prints "again CODE" if the job is to be started again, "end CODE"
                                  if not, with the code that the nodes agreed on
@@ -11,16 +14,17 @@ Standard library only, like node.py: it travels with the run folder.
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
-import os
 import socket
+import struct
 import sys
 import time
 import zlib
 from pathlib import Path
-from typing import NamedTuple
 
+SIOCGIFADDR = 0x8915  # linux/sockios.h
 EXIT_DONE, EXIT_REQUEUE, EXIT_CONFIGURATION = 0, 75, 78
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
 
@@ -30,21 +34,16 @@ def main(argv: list[str]) -> int:
         address = own_address(argv[2:])
         print(address, free_port(address, argv[1]))
         return 0
-    run_dir, ident, code, failures, requeues, deadline_s = argv[1:]
-    attempts = attempts_of(Path(run_dir), ident.partition(".")[0])
-    agreed = next((a.code for a in attempts if a.ident == ident and a.code is not None), int(code))
-    again, why = decide(agreed, attempts, int(failures), int(requeues), float(deadline_s))
+    run_dir, ident, code, *budgets = argv[1:]
+    failures, requeues, deadline_s = int(budgets[0]), int(budgets[1]), float(budgets[2])
+    agreed, age_s = look_up(Path(run_dir), ident, int(code))
+    failed, requeued = past_restarts(Path(run_dir), ident)
+    again, why = decide(agreed, failed, requeued, failures, requeues)
+    if again and 0 < deadline_s < age_s:
+        again, why = False, f"the deadline of {deadline_s:g} s is over"
     print(f"[batch] {why}", file=sys.stderr)
     print("again" if again else "end", agreed)
     return 0
-
-
-class Attempt(NamedTuple):
-    """One attempt: who claimed it, how it ended (None: cut off), when it was claimed."""
-
-    ident: str
-    code: int | None
-    began: float
 
 
 def own_address(peers: list[str]) -> str:
@@ -52,10 +51,13 @@ def own_address(peers: list[str]) -> str:
 
     Nothing is sent: connecting a UDP socket only asks the kernel for the route. An address stays
     an address and is never turned into a name. Leaves with a message where only a loopback
-    address is found, as where /etc/hosts gives a node's own name one.
+    address is found, as where /etc/hosts gives a node's own name one, or one that holds on one
+    cable only (IPv6 link-local: it means nothing without the name of this node's interface).
     """
     if peers == ["localhost"]:
         return "127.0.0.1"
+    if peers[0] == "--interface":
+        return interface_address(peers[1])
     for family, kind, _, _, target in (found for peer in peers for found in resolve(peer)):
         with socket.socket(family, kind) as probe:
             try:
@@ -63,12 +65,38 @@ def own_address(peers: list[str]) -> str:
             except OSError:
                 continue
             address = str(probe.getsockname()[0])
-        if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        if is_routable(address):
             return address
     sys.exit(
         f"[batch] {socket.gethostname()}: no address that other nodes can reach was found on the "
-        f"way to {' or '.join(peers)}. The name must resolve here, and not to a loopback address: "
-        "look at /etc/hosts."
+        f"way to {' or '.join(peers)}. The name must resolve here, and not to a loopback or "
+        "link-local address: look at /etc/hosts."
+    )
+
+
+def is_routable(address: str) -> bool:
+    """Whether other nodes can reach it by the address alone."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return not ip.is_loopback and not (ip.version == 6 and ip.is_link_local)
+
+
+def interface_address(name: str) -> str:
+    """The first address of an interface of this node, IPv4 before IPv6; leaves with a message."""
+    request = struct.pack("16s24x", name.encode())  # struct ifreq, netdevice(7)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
+        except OSError:
+            pass  # no such interface, or it has no IPv4 address
+    table = Path("/proc/net/if_inet6")
+    lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    for digits, *_, scope, _, interface in lines:
+        if interface == name and scope == "00":  # global
+            return str(ipaddress.ip_address(bytes.fromhex(digits)))
+    there = ", ".join(interface for _, interface in socket.if_nameindex())
+    sys.exit(
+        f"[batch] {socket.gethostname()}: the interface {name!r} has no address here; interfaces "
+        f"of this node: {there}. Correct network.interface."
     )
 
 
@@ -97,16 +125,35 @@ def free_port(address: str, seed: str) -> int:
     sys.exit(f"[batch] no free port among 500 between {PORTS[0]} and {PORTS[-1]} on {address}")
 
 
-def attempts_of(run_dir: Path, job: str) -> list[Attempt]:
-    """The attempts that this job has claimed, over all its restarts."""
-    found = []
-    for folder in (run_dir / "attempts").glob("[0-9]*"):
-        ident = str(read_json(folder / "owner.json").get("job", ""))
-        if ident.partition(".")[0] == job:
-            code = read_json(folder / "end.json").get("code")
-            began = (folder / "owner.json").stat().st_mtime
-            found.append(Attempt(ident, code if isinstance(code, int) else None, began))
-    return found
+def look_up(run_dir: Path, ident: str, code: int) -> tuple[int, float]:
+    """The code that the nodes of attempt `ident` agreed on (`code` where they left none), and how
+    many seconds ago this job's first attempt was claimed (0 without one)."""
+    ages_s = [0.0]
+    for owner in (run_dir / "attempts").glob("[0-9]*/owner.json"):
+        claimed_by = str(read_json(owner).get("job", ""))
+        if claimed_by.partition(".")[0] == ident.partition(".")[0]:
+            ages_s.append(time.time() - owner.stat().st_mtime)
+        if claimed_by == ident:
+            agreed = read_json(owner.with_name("end.json")).get("code")
+            code = agreed if isinstance(agreed, int) else code
+    return code, max(ages_s)
+
+
+def past_restarts(run_dir: Path, ident: str) -> tuple[int, int]:
+    """How often this job was started again after a failure, and how often for other reasons.
+
+    The script notes each restart that it asks for, as "ID CODE". Slurm's own count has those too
+    that Slurm made by itself: after preemption, or for a lost node, though the nodes that were left
+    had ended with the code of a failure.
+    """
+    job, _, restarts = ident.partition(".")
+    try:
+        text = (run_dir / "slurm-requeues").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        text = ""
+    asked = {line for line in text.splitlines() if line.startswith(f"{job}.")}
+    failed = len([line for line in asked if not line.endswith(f" {EXIT_REQUEUE}")])
+    return failed, int(restarts) - failed
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -117,28 +164,19 @@ def read_json(path: Path) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def decide(
-    code: int, attempts: list[Attempt], failures: int, requeues: int, deadline_s: float
-) -> tuple[bool, str]:
+def decide(code: int, failed: int, requeued: int, failures: int, requeues: int) -> tuple[bool, str]:
     """Whether a job that ended with `code` is started again, and why.
 
     Args:
-        attempts: of this job, the one that just ended among them. One without an exit code was
-            cut off, by Slurm or with a lost node, and counts as a requeue.
-        deadline_s: seconds after the first attempt from which no new one is started; 0 for none.
+        failed: how often it was started again after a failure.
+        requeued: how often it was started again for other reasons.
+        failures, requeues: how often it may be.
     """
     if code in (EXIT_DONE, EXIT_CONFIGURATION):
         return False, "finished" if code == EXIT_DONE else "a configuration error is never repeated"
-    first = min((attempt.began for attempt in attempts), default=time.time())
-    if deadline_s and time.time() - first > deadline_s:
-        return False, f"the deadline of {deadline_s:g} s is over"
-    num_requeues = sum(1 for attempt in attempts if attempt.code in (None, EXIT_REQUEUE))
     if code == EXIT_REQUEUE:
-        return num_requeues <= requeues, f"requeue {num_requeues} of {requeues}"
-    # A failure before an attempt could be claimed leaves no trace but Slurm's count of restarts.
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    num_failures = max(len(attempts) - num_requeues, restarts + 1 - num_requeues)
-    return num_failures <= failures, f"failure {num_failures} of {failures} with code {code}"
+        return requeued < requeues, f"requeue {requeued + 1} of {requeues}"
+    return failed < failures, f"failure {failed + 1} of {failures} with code {code}"
 
 
 if __name__ == "__main__":

@@ -20,15 +20,19 @@ Two further forms are used by this file and the local supervisor only:
 from __future__ import annotations
 
 import argparse
+import array
 import ctypes
 import dataclasses
+import fcntl
 import importlib.util
 import ipaddress
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -47,6 +51,9 @@ LINE_LIMIT = 65536  # bytes of one message
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
 AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the program never sees it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+SIOCGIFCONF, IFREQ_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq of 64 bits, netdevice(7)
+GPU_QUERY_TIMEOUT_S = 20.0  # for nvidia-smi, which may hang on a broken GPU
+NO_GPU = ("", "-1", "NoDevFiles")  # names in CUDA_VISIBLE_DEVICES that are no GPU
 FILE_LIMIT = 1 << 20  # bytes of a JSON file that are read
 # Of what a rank says about its end: characters of the first line, and of those after it. Together
 # at most 12 bytes each as JSON, so they fit into one message.
@@ -105,7 +112,9 @@ class Signals:
 
     def __init__(self) -> None:
         self.received = ""
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        # Those that a site may choose for a stop, and a terminal's: unhandled they would kill.
+        asking = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGINT, *asking):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
@@ -315,6 +324,7 @@ class Head:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.nodes, self.pending = args, {0: args.host}, dict[Link, float]()
         self.links, self.refused = dict[int, Link](), list[str]()
+        self.gpus = {0: args.gpus}
         try:
             family = socket.getaddrinfo(args.address, args.port, type=socket.SOCK_STREAM)[0][0]
             where = (args.address, args.port)
@@ -388,6 +398,7 @@ class Head:
             return
         link.node = int(hello["node_rank"])
         self.links[link.node], self.nodes[link.node] = link, host
+        self.gpus[link.node] = int(hello.get("gpus", 0))
         del self.pending[link]
 
     def _fault(self, hello: Message) -> str:
@@ -397,6 +408,8 @@ class Head:
         for key in ("nnodes", "nproc"):
             if hello.get(key) != getattr(self.args, key):
                 return f"{key} is {hello.get(key)!r} there and {getattr(self.args, key)} on node 0"
+        if type(hello.get("gpus", 0)) is not int:
+            return f"its number of GPUs is {hello['gpus']!r}"
         node = hello.get("node_rank")
         if type(node) is not int or not 0 < node < self.args.nnodes:
             return f"its node rank {node!r} is not among 1 to {self.args.nnodes - 1}"
@@ -423,7 +436,9 @@ class Head:
 def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
     """Reports to node 0 and waits for its word; raises Leave."""
     deadline = time.monotonic() + args.start_timeout_s
-    hello = {key: getattr(args, key) for key in ("id", "node_rank", "nnodes", "nproc", "host")}
+    hello = {
+        key: getattr(args, key) for key in ("id", "node_rank", "nnodes", "nproc", "gpus", "host")
+    }
     delay_s, last = 0.1, "no answer"
     while time.monotonic() < deadline:
         leave_if_done(args)
@@ -472,15 +487,17 @@ def follow(link: Link, deadline: float) -> Iterator[Message | None]:
             yield {}
 
 
-def reserve_port(seed: str) -> tuple[int, socket.socket]:
-    """A free port, and a socket that keeps other jobs of this machine off it while it is open."""
+def reserve_port(seed: str, address: str) -> tuple[int, socket.socket]:
+    """A port that is free for the family of `address`, and a socket that keeps other jobs of this
+    machine off it while it is open."""
+    family = socket.getaddrinfo(address, None)[0][0]
     first = zlib.crc32(seed.encode())
     for step in range(500):
         port = PORTS[(first + step) % len(PORTS)]
         mark = socket.socket(socket.AF_UNIX)
         try:
             mark.bind(f"\0orchestrate-port-{port}")
-            with socket.socket(socket.AF_INET) as probe:
+            with socket.socket(family) as probe:
                 probe.bind(("", port))
             return port, mark
         except OSError:
@@ -724,6 +741,9 @@ def environment(args: argparse.Namespace, go: Message) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(STALE_PREFIXES) and name not in STALE_NAMES
     }
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address.
+    if interface := interface_of(args.address):
+        keep.setdefault("GLOO_SOCKET_IFNAME", interface)
     return (
         keep
         | (direct_variables(args, go) if args.direct else {})
@@ -854,8 +874,9 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
     try:
         head.gather(signals)
         leave_if_done(args)
+        check_gpus(head)
         attempt = claim_attempt(Path(args.run_dir), args.id)
-        port, mark = reserve_port(f"{args.id}-{attempt}")
+        port, mark = reserve_port(f"{args.id}-{attempt}", args.address)
         head.close_roll_call()
         go = {"attempt": attempt, "master_addr": args.head, "master_port": port}
         say(f"attempt {attempt}: {args.nnodes} nodes are here: {', '.join(head.nodes.values())}")
@@ -868,6 +889,31 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         head.broadcast({"end": leave.code, "reason": leave.reason})
         raise leave from None
     return finish(head, agent, decide(results, outcome_of(agent.dir), args.local_world_size))
+
+
+def check_gpus(head: Head) -> None:
+    """Raises Leave that names the nodes with fewer GPUs than each is to have. Where none shows any
+    they are of a kind that is not known here, and the program will say what it finds."""
+    wanted, size = head.args.gpus_per_node, head.args.local_world_size
+    if not any(head.gpus.values()):
+        return
+    short = {n // size: n for n, count in sorted(head.gpus.items()) if count < wanted}
+    if short:
+        words = [f"node {k} ({head.nodes[n]}) has {head.gpus[n]}" for k, n in short.items()]
+        more = f" and {len(words) - 20} more" if len(words) > 20 else ""
+        text = f"{wanted} GPUs are asked for on each node, but {', '.join(words[:20])}{more}: "
+        text += "ask for a kind of node that has them (partition, constraint), or for fewer GPUs"
+        raise Leave(EXIT_CONFIGURATION, text)
+
+
+def visible_gpus() -> int:
+    """How many GPUs a program on this node can use, as far as that shows without their library."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return len([p for p in Path("/dev").glob("nvidia*") if p.name[6:].isdecimal()])
+    # CUDA C Programming Guide: those before the first that there is not. Slurm has said NoDevFiles.
+    names = [name.strip() for name in named.split(",")]
+    return next((k for k, name in enumerate(names) if name in NO_GPU), len(names))
 
 
 def outcome_of(attempt_dir: Path) -> str:
@@ -969,6 +1015,26 @@ def echoed(args: argparse.Namespace, agent: Agent, live: Callable[[], T]) -> T:
             echo.finish()
 
 
+def report_gpu_holders(host: str) -> None:
+    """Says which processes hold memory of this node's GPUs before any rank has been started: what
+    another job, or a node that was cut off, has left. No answer hinders nothing."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not gpus or not shutil.which("nvidia-smi"):
+        return
+    query = ["nvidia-smi", f"--id={gpus}", "--query-compute-apps=pid,used_memory,name"]
+    try:
+        text = subprocess.run(
+            [*query, "--format=csv,noheader"],
+            stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=GPU_QUERY_TIMEOUT_S,
+        ).stdout.decode(errors="replace")  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"{host}: nvidia-smi does not say who holds memory of GPU {gpus}: {error}")
+        return
+    for line in text.splitlines()[:20]:
+        pid, memory, name = (*line.split(", ", 2), "", "")[:3]
+        say(f"{host}: process {pid} ({name!r}) is none of this job and holds {memory} of a GPU")
+
+
 def leave_if_done(args: argparse.Namespace) -> None:
     if (Path(args.run_dir) / "DONE").exists():
         raise Leave(EXIT_DONE, "the run is finished (DONE is there): nothing to start")
@@ -998,6 +1064,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--nproc-per-node", required=True, type=int, dest="nproc")
     for name in ("start-timeout-s", "shutdown-timeout-s"):
         parser.add_argument(f"--{name}", required=True, type=float)
+    parser.add_argument("--gpus-per-node", type=int, default=0, help="that each node must have")
     parser.add_argument("--allow-loopback", action="store_true", help="all nodes on one machine")
     parser.add_argument("--echo", action="store_true", help="copy the ranks' logs to stdout")
     parser.add_argument("--entry", metavar="MODULE", help="its file is the program, run by Python")
@@ -1008,6 +1075,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     split = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:split])
     args.program, args.host = argv[split + 1 :], socket.gethostname()
+    args.gpus = visible_gpus() if args.gpus_per_node else 0
     if args.entry:
         args.program = [sys.executable, module_file(args.entry), *args.program]
     if args.node_rank_from:
@@ -1086,6 +1154,33 @@ def own_address(args: argparse.Namespace) -> str:
         ) from None
 
 
+def interface_of(name: str) -> str:
+    """The network interface that has the address that a name means, "" where none has."""
+    try:
+        address = str(socket.getaddrinfo(name, None)[0][4][0]).partition("%")[0]
+        interfaces = {**ipv4_interfaces(), **ipv6_interfaces()}
+    except OSError:
+        return ""
+    return interfaces.get(ipaddress.ip_address(address).packed, "")
+
+
+def ipv4_interfaces() -> dict[bytes, str]:
+    """The interface of each IPv4 address of this machine; raises OSError."""
+    room = array.array("B", bytes(1024 * IFREQ_BYTES))
+    request = struct.pack("iP", len(room), room.buffer_info()[0])  # struct ifconf
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        size = struct.unpack("iP", fcntl.ioctl(probe, SIOCGIFCONF, request))[0]
+    entries = [room[at : at + IFREQ_BYTES].tobytes() for at in range(0, size, IFREQ_BYTES)]
+    return {entry[20:24]: os.fsdecode(entry[:16].partition(b"\0")[0]) for entry in entries}
+
+
+def ipv6_interfaces() -> dict[bytes, str]:
+    """The interface of each IPv6 address of this machine; raises OSError."""
+    table = Path("/proc/net/if_inet6")  # missing where the kernel has no IPv6
+    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    return {bytes.fromhex(fields[0]): fields[-1] for fields in map(str.split, lines)}
+
+
 def is_loopback(name: str) -> bool:
     """Whether a name means this machine only, as far as is known now."""
     try:
@@ -1107,6 +1202,8 @@ def main(argv: list[str]) -> int:
     try:
         signals, args = Signals(), parse(argv)
         leave_if_done(args)
+        if args.local_rank == 0:
+            report_gpu_holders(args.host)
         return run_head(args, signals) if args.node_rank == 0 else run_member(args, signals)
     except Leave as leave:
         say(leave.reason)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.backends.runstore import RunStore
 
@@ -63,12 +64,14 @@ class Handle:
         run: name of the run.
         run_dir: the run folder, absolute.
         ids: what the scheduler knows it by.
+        num_elements: how many runs it is made of, if it is a sweep; 0 for a single run.
     """
 
     backend: str
     run: str
     run_dir: Path
     ids: Mapping[str, str] = field(default_factory=dict)
+    num_elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,40 @@ class Status:
     reason: str = ""
     step: int | None = None
     steps: int | None = None
+
+
+# Whose state a sweep has: the first of these that one of its elements has.
+PRECEDENCE = (State.RUNNING, State.RESTARTING, State.PENDING, State.QUEUED, State.SUSPENDED,
+              State.UNKNOWN, State.FAILED, State.LOST, State.CANCELLED, State.DONE)  # fmt: skip
+
+
+def folded(run: str, elements: Sequence[Status]) -> Status:
+    """The status of a sweep from those of its elements, of which there is at least one: what still
+    goes on comes first."""
+    counts = Counter(status.state for status in elements)
+    words = ", ".join(f"{counts[state]} {state.value}" for state in PRECEDENCE if counts[state])
+    state = next(state for state in PRECEDENCE if counts[state])
+    return Status(run, state, reason=f"of {len(elements)} elements: {words}")
+
+
+@dataclass(frozen=True)
+class Element:
+    """One run of a sweep at one moment; None where it is not known.
+
+    Args:
+        number: from 0.
+        handle: of the run, whose name is `SWEEP/NUMBER`.
+        values: what it has of its own, by key with dots.
+        loss: the newest training loss.
+        best_validation_loss: the lowest so far.
+    """
+
+    number: int
+    handle: Handle
+    status: Status
+    values: Mapping[str, Any]
+    loss: float | None = None
+    best_validation_loss: float | None = None
 
 
 class Backend(Protocol):
@@ -147,7 +184,11 @@ class Backend(Protocol):
         ...
 
     def status(self, handles: Sequence[Handle]) -> list[Status]:
-        """One status for each handle, in the same order."""
+        """One status for each handle, in the same order; for a sweep that of all its elements."""
+        ...
+
+    def elements(self, handle: Handle) -> list[Element]:
+        """The elements of a sweep, in their order; none for a single run."""
         ...
 
     def cancel(self, handle: Handle, *, now: bool = False) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import socket
+import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,11 +99,18 @@ def write(
     site.put({**files, contract.JOB_FILE: job_text.encode(), **(more or {})}, run_dir)
 
 
-def write_receipt(site: Site, handle: Handle, workdir: Path, rendered: RenderedFiles) -> None:
-    """Write the receipt: with it the folder is a run."""
+def write_receipt(site: Site, handle: Handle, workdir: Path, files: Iterable[str]) -> None:
+    """Write the receipt: with it the folder is a run. `files`: the names of its rendered files."""
+    site.put({contract.RECEIPT_FILE: receipt_of(handle, workdir, files)}, handle.run_dir)
+
+
+def receipt_of(handle: Handle, workdir: Path, files: Iterable[str]) -> bytes:
+    """What write_receipt writes."""
     receipt = {
         "version": 1,
         "name": handle.run,
+        "is_element": "/" in handle.run,
+        "num_elements": handle.num_elements,
         "backend": handle.backend,
         "run_dir": str(handle.run_dir),
         "workdir": str(workdir),
@@ -109,10 +118,9 @@ def write_receipt(site: Site, handle: Handle, workdir: Path, rendered: RenderedF
         "host": socket.gethostname(),
         "tool_version": __version__,
         "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "files": sorted(rendered.files),
+        "files": sorted(files),
     }
-    text = json.dumps(receipt, indent=1) + "\n"
-    site.put({contract.RECEIPT_FILE: text.encode()}, handle.run_dir)
+    return f"{json.dumps(receipt, indent=1)}\n".encode()
 
 
 def handle_of(run_dir: Path, receipt: bytes, backend: str) -> Handle | None:
@@ -122,7 +130,10 @@ def handle_of(run_dir: Path, receipt: bytes, backend: str) -> Handle | None:
         return None
     ids = content.get("ids")
     known = {str(k): str(v) for k, v in ids.items()} if isinstance(ids, dict) else {}
-    return Handle(backend, run_dir.name, run_dir, known)
+    sweep = f"{run_dir.parent.name}/" if content.get("is_element") is True else ""
+    count = content.get("num_elements")
+    num_elements = count if isinstance(count, int) else 0
+    return Handle(backend, sweep + run_dir.name, run_dir, known, num_elements)
 
 
 def owned(site: Site, run_dir: Path, backend: str) -> Handle | None:
@@ -151,9 +162,46 @@ def find(site: Site, runs_root: Path, backend: str) -> list[Handle]:
     return [handle for handle in found if handle is not None]
 
 
-def checked(site: Site, *argv: str) -> None:
+def unpack(
+    site: Site,
+    root: Path,
+    files: Mapping[str, bytes],
+    *,
+    folders: Sequence[str] = (),
+    links: Mapping[str, str] | None = None,
+) -> None:
+    """Write many small files by one command. Not one by one at once and synced, as `put` does: that
+    takes some milliseconds for each.
+
+    Args:
+        files: content by path below `root`; folders are made.
+        folders: more folders, which may be there.
+        links: what symbolic links say, by path.
+    """
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path, data in files.items():
+            tar.addfile(_member(path, size=len(data)), io.BytesIO(data))
+        for path in folders:
+            tar.addfile(_member(path, type=tarfile.DIRTYPE, mode=0o777))
+        for path, target in (links or {}).items():
+            tar.addfile(_member(path, type=tarfile.SYMTYPE, linkname=target))
+    # -m: the time of now. --no-same-*: the umask of that machine holds, also for root.
+    options = ("-xmf", "-", "--no-same-owner", "--no-same-permissions")
+    checked(site, "tar", *options, "-C", str(root), stdin=packed.getvalue())
+
+
+def _member(path: str, **fields: Any) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.mode = 0o666
+    for name, value in fields.items():
+        setattr(member, name, value)
+    return member
+
+
+def checked(site: Site, *argv: str, stdin: bytes | None = None) -> None:
     """Run a command of the file system. Raises BackendError with its words where it fails."""
-    done = site.run(argv)
+    done = site.run(argv, stdin=stdin)
     if done.code != 0:
         raise BackendError(f"{site.label}: {done.stderr.strip() or f'{argv[0]}: {done.code}'}")
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import contract
-from orchestrator.backends import folder, processes
+from orchestrator.backends import folder, processes, sweeps
 from orchestrator.backends.base import (
     After,
+    Element,
     Handle,
     RenderedFiles,
     State,
@@ -33,7 +34,7 @@ SITE = LocalSite()
 # -I: nothing in the run folder or the user's folder can take the place of a module.
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from orchestrator.backends.supervisor import main; sys.exit(main(sys.argv[2:]))"
+    "from orchestrator.backends.{module} import main; sys.exit(main(sys.argv[2:]))"
 )
 
 
@@ -63,19 +64,30 @@ class LocalBackend:
             raise UserError("after: the backend local has no queue; start the one when the other "
                             "has ended")  # fmt: skip
         run_dir = folder.place(SITE, runs_root, rendered.name)
-        handle = Handle(self.name, rendered.name, run_dir)
+        sweep = sweeps.sweep_of(rendered)
+        num_elements = len(sweep.values) if sweep else 0
+        handle = Handle(self.name, rendered.name, run_dir, num_elements=num_elements)
         with folder.locked(run_dir, lambda: _is_alive(handle)) as lock:
             if lock is None:
                 return _is_running(handle, fresh)
             kept = folder.put_aside(SITE, run_dir) if fresh else None
-            if RunPaths(handle.run_dir).done.exists():
+            old = folder.owned(SITE, run_dir, self.name)
+            sweeps.check_continues(SITE, old, sweep)
+            left = sweeps.numbers_left(SITE, run_dir, sweep) if sweep else None
+            if RunPaths(handle.run_dir).done.exists() or left == []:
                 text = "is done: nothing to start; --fresh starts it anew"
                 return Submission(handle, False, f"{handle.run} {text}")
-            is_new = folder.owned(SITE, run_dir, self.name) is None
             folder.write(SITE, run_dir, rendered, job_text)
-            folder.write_receipt(SITE, handle, workdir.absolute(), rendered)
-            _start_supervisor(handle, workdir, lock)
-        text = f"{'started' if is_new else 'continues'} in {handle.run_dir}"
+            own = [sweeps.element(handle, number) for number in left or ()]
+            sweeps.write_receipts(SITE, handle, own, workdir.absolute(), rendered)
+            if sweep:
+                sweeps.prepare(SITE, run_dir, rendered, left or ())
+                words = [str(sweep.at_once or 1), *map(str, left or ())]
+                _start(handle, "sweeper", workdir, lock, words)
+            else:
+                _start(handle, "supervisor", workdir, lock)
+        text = f"{'continues' if old else 'started'} in {handle.run_dir}"
+        text += f", {len(left)} of {num_elements} elements" if left else ""
         text += f"; the old run folder is {kept} now" if kept else ""
         return Submission(handle, True, f"{handle.run} {text}")
 
@@ -87,11 +99,16 @@ class LocalBackend:
     def handle(self, run_dir: Path) -> Handle:
         """The handle of a run folder."""
         place = run_dir.absolute()
-        return Handle(self.name, place.name, place)
+        (receipt,) = SITE.ends([place / contract.RECEIPT_FILE], folder.TAIL_BYTES)
+        return folder.handle_of(place, receipt, self.name) or Handle(self.name, place.name, place)
 
     def status(self, handles: Sequence[Handle]) -> list[Status]:
         """One status for each handle."""
-        return [_status(handle) for handle in handles]
+        return sweeps.statuses(SITE, handles, _ask)
+
+    def elements(self, handle: Handle) -> list[Element]:
+        """The elements of a sweep."""
+        return sweeps.elements(SITE, handle, _ask)
 
     def cancel(self, handle: Handle, *, now: bool = False) -> str:
         """Stop a run and wait until it has stopped, for `timeouts.shutdown` and a little longer.
@@ -101,6 +118,8 @@ class LocalBackend:
         record = Record.read(handle.run_dir)
         if record is None or not record.is_alive:
             return f"{handle.run} does not run here: {_status(handle).state.value}"
+        if _waits(handle, record):
+            return _leave_out(handle, record)
         if now:
             return _kill(handle, record)
         record.process.send(signal.SIGTERM)
@@ -108,10 +127,10 @@ class LocalBackend:
         limit_s = launch.shutdown_timeout_s + 2 * LEAVE_GRACE_S
         if not processes.await_end(record.process, limit_s):
             raise BackendError(f"{handle.run} did not stop within {limit_s:g} s: cancel it --now")
-        status = _status(handle)
+        (status,) = self.status([handle])
         text = f"{handle.run}: {status.state.value} ({status.reason})"
-        ended = Record.read(handle.run_dir)
-        if ended is not None and not ended.drained:
+        records = [Record.read(folder) for folder in _folders(handle)]
+        if any(ended is not None and not ended.drained for ended in records):
             raise BackendError(text)
         return text
 
@@ -139,24 +158,34 @@ def _check_installation() -> None:
 def _is_alive(handle: Handle) -> bool:
     """Whether a supervisor looks after the run, here and now."""
     record = Record.read(handle.run_dir)
-    return record is not None and record.is_alive and not State(record.state).is_final
+    if record is None or not record.is_alive or State(record.state).is_final:
+        return False
+    # A sweep's supervisor lives on for a moment when the last element has ended.
+    return not BACKEND.status([BACKEND.handle(handle.run_dir)])[0].state.is_final
 
 
 def _is_running(handle: Handle, fresh: bool) -> Submission:
     if fresh:
         raise BackendError(f"{handle.run} is running: cancel it before you start it --fresh")
-    attempt = _status(handle).attempt
-    text = f"is running already (attempt {attempt or 1}): nothing started"
-    return Submission(handle, False, f"{handle.run} {text}")
+    attempt = "" if handle.num_elements else f" (attempt {_status(handle).attempt or 1})"
+    return Submission(handle, False, f"{handle.run} is running already{attempt}: nothing started")
 
 
-def _start_supervisor(handle: Handle, workdir: Path, lock: int) -> None:
-    """Start it in a session of its own: Ctrl-C and the end of the terminal do not reach it."""
-    arguments = [str(PACKAGES), str(handle.run_dir), str(workdir.absolute()), str(lock)]
+def _start(
+    handle: Handle, module: str, workdir: Path, lock: int, words: Sequence[str] = ()
+) -> None:
+    """Start a supervisor in a session of its own: Ctrl-C and the end of the terminal do not reach
+    it.
+
+    Args:
+        module: whose main is it.
+        words: more arguments.
+    """
+    arguments = [str(PACKAGES), str(handle.run_dir), str(workdir.absolute()), str(lock), *words]
     log_path = handle.run_dir / LOG_FILE
     with log_path.open("ab") as log:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", START, *arguments],
+            [sys.executable, "-I", "-c", START.format(module=module), *arguments],
             cwd=handle.run_dir,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -170,15 +199,40 @@ def _start_supervisor(handle: Handle, workdir: Path, lock: int) -> None:
         raise BackendError(f"the supervisor of {handle.run} did not start:\n{words}")
 
 
+def _folders(handle: Handle) -> list[Path]:
+    """The folders with records: the run's own, and those of its elements if it is a sweep."""
+    return [handle.run_dir, *(handle.run_dir / str(n) for n in range(handle.num_elements))]
+
+
+def _waits(handle: Handle, record: Record) -> bool:
+    """Whether it is an element that waits: the record names the process of the whole sweep."""
+    sweep = Record.read(handle.run_dir.parent) if "/" in handle.run else None
+    return sweep is not None and sweep.process == record.process
+
+
+def _leave_out(handle: Handle, record: Record) -> str:
+    """Cancel an element that waits."""
+    LocalRunStore(handle.run_dir).write(sweeps.CANCEL_FILE, b"")
+    reason = "it had not started; submit the sweep again to continue"
+    replace(record, state=State.CANCELLED.value, reason=reason).write(handle.run_dir)
+    return f"{handle.run}: {State.CANCELLED.value} ({reason})"
+
+
 def _kill(handle: Handle, record: Record) -> str:
     left = processes.kill_tree(record.process, KILL_TIMEOUT_S)
     if left:
         pids = [process.pid for process in left]
         raise BackendError(f"{handle.run}: these processes would not end: {pids}")
-    record = Record.read(handle.run_dir) or record
     reason = "killed at once; submit again to continue from the newest checkpoint"
-    replace(record, state=State.CANCELLED.value, reason=reason).write(handle.run_dir)
+    for place in _folders(handle):
+        own = Record.read(place) or (record if place == handle.run_dir else None)
+        if own is not None and not State(own.state).is_final:
+            replace(own, state=State.CANCELLED.value, reason=reason).write(place)
     return f"{handle.run}: {State.CANCELLED.value} ({reason})"
+
+
+def _ask(handles: Sequence[Handle]) -> list[Status]:
+    return [_status(handle) for handle in handles]
 
 
 def _status(handle: Handle) -> Status:

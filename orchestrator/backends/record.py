@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -74,6 +75,12 @@ class Record:
     ended: tuple[Ended, ...] = ()
     drained: bool = True
     version: int = 1
+
+    @classmethod
+    def of_this_process(cls) -> Record:
+        """The first record of whoever calls this, before anything has started."""
+        me = processes.this_process()
+        return cls(me.pid, me.start_time, processes.boot_id(), socket.gethostname(), "PENDING")
 
     @property
     def process(self) -> processes.Process:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator import contract
-from orchestrator.backends import folder, slurm_commands
-from orchestrator.backends.base import After, Handle, RenderedFiles, Status, Submission
+from orchestrator.backends import folder, slurm_commands, submitit_submit, sweeps
+from orchestrator.backends.base import (
+    After,
+    Element,
+    Handle,
+    RenderedFiles,
+    Status,
+    Submission,
+)
 from orchestrator.backends.runstore import RunStore
 from orchestrator.backends.site import LocalSite, Site, site_of
 from orchestrator.backends.slurm_commands import Job, NoAnswer, joined
 from orchestrator.backends.slurm_status import (
-    CANCEL_FILE,
     Facts,
     read_facts,
     status_of,
     unanswered,
 )
 from orchestrator.backends.slurm_submit import SCRIPT, Order
+from orchestrator.backends.sweeps import CANCEL_FILE
 from orchestrator.errors import BackendError, UserError
 
 # What goes by between the end of the training and that of the job: KillWait (30 s by default), an
@@ -73,8 +80,11 @@ class SlurmBackend:
 
         Raises BackendError if it would not take it.
         """
-        script = rendered.files[SCRIPT].encode()
-        done = slurm_commands.call(self.site, "sbatch", "--test-only", stdin=script)
+        options, script = [], rendered.files.get(SCRIPT, "#!/bin/sh\n")
+        if submitit_submit.is_submitits(rendered.files):
+            options = submitit_submit.sbatch_options(rendered)
+        argv = ["sbatch", "--test-only", *options]
+        done = slurm_commands.call(self.site, *argv, stdin=script.encode())
         if done.code != 0:
             raise slurm_commands.failure(self.site, done, f"{rendered.name} would be refused")
         return slurm_commands.spoken(done.stderr or done.stdout)
@@ -89,6 +99,14 @@ class SlurmBackend:
 
     def status(self, handles: Sequence[Handle]) -> list[Status]:
         """One status for each handle, by two commands of Slurm's at most for each cluster."""
+        return sweeps.statuses(self.site, handles, self._ask)
+
+    def elements(self, handle: Handle) -> list[Element]:
+        """The elements of a sweep, by two commands of Slurm's at most."""
+        return sweeps.elements(self.site, handle, self._ask)
+
+    def _ask(self, handles: Sequence[Handle]) -> list[Status]:
+        """One status for each handle, none of which is a sweep's."""
         facts = read_facts(self.site, [handle.run_dir for handle in handles])
         by_cluster: dict[str, list[int]] = defaultdict(list)
         for number, handle in enumerate(handles):
@@ -108,14 +126,24 @@ class SlurmBackend:
         status = self.status([handle])[0]
         if status.state.is_final:
             return f"{handle.run} does not run: {status.state.value} ({status.reason})"
-        job = handle.ids["job"]
-        # With this file the batch script knows that its end is a cancel, and not to be made good.
-        self.site.put({CANCEL_FILE: f"{job}\n".encode()}, handle.run_dir)
+        self._note_cancel(handle)
         if now:
             return _stop(self, handle, [()], LEAVE_GRACE_S)
         # TERM to the batch script alone: its trap drains. The profile may change the other signal.
         limit_s = _shutdown_timeout_s(self.run_store(handle)) + LEAVE_GRACE_S
-        return _stop(self, handle, [("--state=PENDING",), ("--signal=TERM", "--batch")], limit_s)
+        drain = submitit_submit.stop_options(self.run_store(handle).list(contract.RENDERED_DIR))
+        return _stop(self, handle, [("--state=PENDING",), drain], limit_s)
+
+    def _note_cancel(self, handle: Handle) -> None:
+        """With this file a batch script knows that its end is a cancel, and not to be made good."""
+        if not handle.num_elements:
+            text = f"{handle.ids['job']}\n"
+            return self.site.put({CANCEL_FILE: text.encode()}, handle.run_dir)
+        elements = sweeps.element_handles(self.site, handle)
+        pairs = zip(elements, self._ask(elements), strict=True)
+        going = [element for element, status in pairs if not status.state.is_final]
+        files = {f"{e.run_dir.name}/{CANCEL_FILE}": f"{e.ids['job']}\n".encode() for e in going}
+        return folder.unpack(self.site, handle.run_dir, files)
 
     def list(self, runs_root: Path) -> list[Handle]:
         """All runs on Slurm under a folder, by name."""
@@ -132,31 +160,34 @@ def _statuses(site: Site, cluster: str, pairs: Sequence[tuple[Handle, Facts]]) -
         jobs = _jobs(site, cluster, pairs)
     except NoAnswer as error:
         return [unanswered(handle, facts, str(error)) for handle, facts in pairs]
-    return [status_of(h, jobs.get(h.ids.get("job", ""), ()), facts) for h, facts in pairs]
+    return [status_of(h, jobs.get(h.ids.get("job", "")), facts) for h, facts in pairs]
 
 
-def _jobs(site: Site, cluster: str, pairs: Sequence[tuple[Handle, Facts]]) -> dict[str, list[Job]]:
+def _jobs(site: Site, cluster: str, pairs: Sequence[tuple[Handle, Facts]]) -> dict[str, Job]:
     """What Slurm says of each job, by the id in its handle."""
-    runs = {h.ids["job"]: h.run for h, _ in pairs if h.ids.get("job")}
-    found: dict[str, list[Job]] = defaultdict(list)
-    if runs:
-        _sort(slurm_commands.queue(site, list(runs), cluster), runs, found)
+    # An element is a job of its sweep's name, and is asked for by the id of the whole array.
+    names = {h.ids["job"]: h.run.partition("/")[0] for h, _ in pairs if h.ids.get("job")}
+    found: dict[str, Job] = {}
+    if names:
+        found |= _ours(slurm_commands.queue(site, _whole(names), cluster), names)
     done = {h.ids.get("job") for h, facts in pairs if facts.is_done}
-    if missing := [id_ for id_ in runs if id_ not in found and id_ not in done]:
-        _sort(slurm_commands.accounting(site, missing, cluster), runs, found)
+    if missing := [id_ for id_ in names if id_ not in found and id_ not in done]:
+        jobs = slurm_commands.accounting(site, _whole(missing), cluster)
+        found |= {id_: job for id_, job in _ours(jobs, names).items() if id_ in missing}
     return found
 
 
-def _sort(jobs: Sequence[Job], runs: dict[str, str], found: dict[str, list[Job]]) -> None:
-    """Put each job to the id that was asked for: its own, or its array's.
+def _whole(ids: Iterable[str]) -> list[str]:
+    """The ids of jobs, and for elements those of their arrays, each once."""
+    return list(dict.fromkeys(id_.partition("_")[0] for id_ in ids))
+
+
+def _ours(jobs: Sequence[Job], names: Mapping[str, str]) -> dict[str, Job]:
+    """Those jobs that were asked for, by id.
 
     A job of another name is none of ours: ids begin anew where a cluster is set up anew.
     """
-    for job in jobs:
-        for id_ in (job.id, job.id.partition("_")[0]):
-            if runs.get(id_) == job.name:
-                found[id_].append(job)
-                break
+    return {job.id: job for job in jobs if names.get(job.id) == job.name}
 
 
 def _shutdown_timeout_s(store: RunStore) -> float:

@@ -208,6 +208,17 @@ def expand(id_: str) -> list[str]:
     return [f"{match[1]}_{index}" for index in indices]
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as sbatch's --array takes them: `0-3,7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
 def _indices(part: str) -> Sequence[int]:
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part)
     if match is None:
@@ -256,6 +267,8 @@ ADVICE = {
     "time limit": "shorten resources.time_limit: `sinfo -o '%P %l'` shows each partition's limit",
     "more processors requested": "ask for fewer CPUs or ranks per node",
     "node count specification invalid": "compare resources.nodes with `sinfo -s`",
+    "invalid job array specification": "the site takes no array of so many elements: shorten the "
+    "sweep (`scontrol show config | grep MaxArraySize`)",
     "job dependency problem": "a job of `after` is not known to Slurm any more: leave it out",
     "qosmaxsubmitjob": "wait until one of your jobs has ended: you may have no more in the queue",
     "job violates accounting/qos policy": "it asks for more than account or QOS allow, in time, "

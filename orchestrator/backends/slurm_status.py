@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,10 @@ from orchestrator.backends.site import Site
 from orchestrator.backends.slurm_commands import Job, joined
 from orchestrator.backends.slurm_reasons import explain, is_held
 from orchestrator.backends.slurm_states import state_of
+from orchestrator.backends.sweeps import CANCEL_FILE
 from orchestrator.contract import RunPaths
 from orchestrator.errors import printable
 
-CANCEL_FILE = "cancel"
 FACT_BYTES = 16384
 # RUN... -> for each a line with the numbers of its attempts, and DONE if it is done.
 NAMES = """
@@ -29,9 +28,6 @@ for run do
   echo
 done
 """
-# Whose state an array has: the first of these that one of its elements has.
-PRECEDENCE = (State.RUNNING, State.RESTARTING, State.PENDING, State.QUEUED, State.SUSPENDED,
-              State.UNKNOWN, State.FAILED, State.LOST, State.CANCELLED, State.DONE)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,20 +87,14 @@ def _facts(attempt: int, is_done: bool, files: Iterator[bytes]) -> Facts:
     return Facts(attempt, is_done, cancelled, owner, end, step, steps)
 
 
-def status_of(handle: Handle, jobs: Sequence[Job], facts: Facts) -> Status:
+def status_of(handle: Handle, job: Job | None, facts: Facts) -> Status:
     """The status of a run.
 
     Args:
-        jobs: what Slurm says of its job: one, or one for each element of an array; none if it knows
-            nothing of it.
+        job: what Slurm says of its job; None if it knows nothing of it.
     """
     id_ = handle.ids.get("job", "")
-    if len(jobs) > 1:
-        state, reason = _array(jobs)
-    elif jobs:
-        state, reason = judge(id_, jobs[0], facts)
-    else:
-        state, reason = _forgotten(id_, facts)
+    state, reason = judge(id_, job, facts) if job else _forgotten(id_, facts)
     attempt = facts.attempt or None
     return Status(handle.run, state, attempt, one_line(reason), facts.step, facts.steps)
 
@@ -132,7 +122,7 @@ def judge(id_: str, job: Job, facts: Facts) -> tuple[State, str]:
 
 
 def _running(id_: str, job: Job, facts: Facts) -> str:
-    if "_" not in id_ and facts.owner != f"{id_}.{job.restarts}":
+    if facts.owner != f"{id_}.{job.restarts}":
         return "its nodes are starting"
     if facts.end:
         return f"attempt {facts.attempt} has ended: {_end_reason(id_, facts)}"
@@ -174,16 +164,9 @@ def _forgotten(id_: str, facts: Facts) -> tuple[State, str]:
 
 def _end_reason(id_: str, facts: Facts) -> str:
     """Why the newest attempt ended, if it was one of this job's."""
-    if "_" not in id_ and facts.owner.partition(".")[0] != id_:
+    if facts.owner.partition(".")[0] != id_:
         return ""
     return str(facts.end.get("reason", ""))
-
-
-def _array(jobs: Sequence[Job]) -> tuple[State, str]:
-    states = [state_of(job.state)[0] for job in jobs]
-    counts = Counter(states)
-    words = ", ".join(f"{counts[state]} {state.value}" for state in PRECEDENCE if counts[state])
-    return min(states, key=PRECEDENCE.index), f"of {len(jobs)} elements: {words}"
 
 
 def one_line(text: str) -> str:

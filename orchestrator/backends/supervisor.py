@@ -19,6 +19,7 @@ import zlib
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator import contract
 from orchestrator.backends import processes
@@ -33,6 +34,8 @@ PACKAGES = Path(__file__).resolve().parents[2]
 NODE_PY = PACKAGES / "trainer" / "node.py"
 ENTRY = PACKAGES / "trainer" / "entry.py"
 LOG_FILE = "supervisor.log"
+# In the folder of a sweep's element: it is not to run.
+CANCEL_FILE = "cancel"
 # When one node has left, all are about to: they have agreed on the end, or have lost that one.
 LEAVE_GRACE_S = 30.0
 END_TIMEOUT_S = 10.0
@@ -247,23 +250,48 @@ def main(argv: list[str]) -> int:
     run_dir, workdir, lock = Path(argv[0]), argv[1], int(argv[2])
     os.set_inheritable(lock, False)
     ready = detach()
-    launch = Launch.read(run_dir / contract.RENDERED_DIR / "launch.json")
-    processes.become_subreaper()
-    me = processes.this_process()
-    record = Record(me.pid, me.start_time, processes.boot_id(), socket.gethostname(), "PENDING")
-    supervisor = Supervisor(run_dir, workdir, launch, record)
-
-    def cancel(_number: int, _frame: object) -> None:
-        supervisor.cancelled = True
-
-    signal.signal(signal.SIGTERM, cancel)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    number = RunPaths(run_dir).newest_attempt()
-    supervisor.note(State.PENDING, "starting the nodes", attempt=number)
-    if Record.read(run_dir) != supervisor.record:
-        return 1  # nobody could follow or cancel it; what is wrong has just been said
+    supervisor = _take_over(run_dir, workdir)
+    if supervisor is None:
+        return 1
     os.write(ready, b"1")
     os.close(ready)
     supervisor.run()
     return 0
+
+
+def look_after(argv: list[str]) -> int:
+    """RUN_DIR WORKDIR: an element of a sweep, not detached, without a lock of its own."""
+    supervisor = _take_over(Path(argv[0]), argv[1])
+    if supervisor is None:
+        return 1
+    # One that was cancelled while it waited may be started at this very moment.
+    supervisor.cancelled |= (supervisor.run_dir / CANCEL_FILE).exists()
+    supervisor.run()
+    return 0
+
+
+def _take_over(run_dir: Path, workdir: str) -> Supervisor | None:
+    """A supervisor with its record written; None where that cannot be done: nobody could follow
+    or cancel it. What is wrong has been said."""
+    launch = Launch.read(run_dir / contract.RENDERED_DIR / "launch.json")
+    processes.become_subreaper()
+    supervisor = Supervisor(run_dir, workdir, launch, Record.of_this_process())
+    take_signals(supervisor)
+    number = RunPaths(run_dir).newest_attempt()
+    supervisor.note(State.PENDING, "starting the nodes", attempt=number)
+    return supervisor if Record.read(run_dir) == supervisor.record else None
+
+
+class Cancellable(Protocol):
+    cancelled: bool
+
+
+def take_signals(target: Cancellable) -> None:
+    """SIGTERM cancels; the end of a terminal means nothing."""
+
+    def cancel(_number: int, _frame: object) -> None:
+        target.cancelled = True
+
+    signal.signal(signal.SIGTERM, cancel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -34,6 +34,7 @@ COMMANDS = {
     "status": "status",
     "logs": "logs",
     "watch": "watch",
+    "wait": "wait",
     "cancel": "cancel",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",

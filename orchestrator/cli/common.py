@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from orchestrator.spec import ResolvedJob
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# A single run's name is no number, so that this is no path to one.
+ELEMENT = r"[a-z][a-z0-9-]*(\.old-[0-9]+)?/[0-9]{1,4}"
 
 job_argument = click.argument("job", type=click.Path(path_type=Path), metavar="JOB.YAML")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -58,7 +62,7 @@ class Loaded:
     def plan(self) -> LaunchPlan:
         from orchestrator.plan import make_plan
 
-        return make_plan(self.resolved.spec, self.profile)
+        return make_plan(self.resolved.spec, self.profile, self.resolved.elements)
 
 
 def load_profile(
@@ -151,8 +155,10 @@ def say_cluster(profile: ClusterProfile, source: ProfileSource) -> str:
 
 
 def find_run(run: str, profile: ClusterProfile) -> Handle:
-    """Return the handle of RUN: a name under the runs root, or the path of a run folder."""
-    folder = Path(run) if "/" in run else runs_root(profile) / run
+    """Return the handle of RUN: a name under the runs root, also `SWEEP/NUMBER` for an element of a
+    sweep, or the path of a run folder."""
+    is_name = "/" not in run or re.fullmatch(ELEMENT, run)
+    folder = runs_root(profile) / run if is_name else Path(run)
     if profile.ssh is not None:  # the folder is not here: the backend looks
         return backend_of(profile).handle(folder)
     folder = home_expanded(str(folder))

@@ -46,6 +46,9 @@ def command(
     profile, _ = load_profile(cluster, clusters_file)
     backend = backend_of(profile)
     handle = find_run(run, profile)
+    if handle.num_elements:
+        last = handle.num_elements - 1
+        raise UserError(f"{run} is a sweep: give one of its elements, {run}/0 to {run}/{last}")
     printer = _Printer(backend.run_store(handle), set(ranks), attempt, from_newest=attempt is None)
     try:
         known = not follow or _follow(printer, backend, handle)

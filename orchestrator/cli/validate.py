@@ -57,9 +57,11 @@ def command(
     if as_json:
         print_json({"valid": True, "faults": []} | ({"scheduler": answer} if online else {}))
         return
+    sweep = f", a sweep of {len(plan.sweep.values)} such runs" if plan.sweep else ""
     say(
         f"{job}: valid. {plan.name}: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks, "
-        f"{plan.trainer['strategy']}, {say_cluster(loaded.profile, loaded.source)}"
+        f"{plan.trainer['parallelism']['strategy']}{sweep}, "
+        f"{say_cluster(loaded.profile, loaded.source)}"
     )
     if answer:
         say(answer)

@@ -80,8 +80,8 @@ class Network(Part):
     interface: Interface | None = Field(
         default=None,
         description="Network interface that the ranks use, by its exact name; by default the one "
-        "that leads to the first node. Slurm and Kubernetes: GLOO_SOCKET_IFNAME and "
-        "NCCL_SOCKET_IFNAME.",
+        "that leads to the first node. Slurm and Kubernetes: the address at which the nodes meet, "
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME.",
     )
     env: Environment = Field(
         default_factory=dict,

@@ -61,6 +61,13 @@ def _variable_problems(name: str, value: object) -> Iterator[Problem]:
         yield _not_text(name, value)
     elif "\0" in value:
         yield Problem((name,), "a NUL character cannot be in an environment variable", "remove it")
+    elif name == "NCCL_SOCKET_IFNAME" and _lets_loopback_in(value):
+        yield Problem(
+            (name,),
+            "a list of what to leave out replaces NCCL's own, and without lo in it NCCL may take "
+            "the loopback interface",
+            f"write {value},lo or use network.interface",
+        )
     elif value and SECRET.fullmatch(name):
         yield Problem(
             (name,),
@@ -68,6 +75,16 @@ def _variable_problems(name: str, value: object) -> Iterator[Problem]:
             "remove it here and set it in the shell that submits, or let the program read a file",
             at="key",
         )
+
+
+def _lets_loopback_in(value: str) -> bool:
+    """Whether a list of interfaces to leave out has no lo: each is the beginning of a name, or with
+    "=" before the list a whole one (NCCL user guide, NCCL_SOCKET_IFNAME)."""
+    if not value.startswith("^"):
+        return False
+    if value.startswith("^="):
+        return "lo" not in value[2:].split(",")
+    return not any(name and "lo".startswith(name) for name in value[1:].split(","))
 
 
 def _not_text(name: str, value: object) -> Problem:

@@ -10,8 +10,11 @@ from orchestrator.errors import quoted
 from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, section
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.environment import Environment
+from orchestrator.spec.launcher import launcher_problems
 from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
+from orchestrator.spec.strategies import parallelism_problems
+from orchestrator.spec.sweep import Sweep, sweep_problems
 from orchestrator.spec.train import MAX_STEPS, Train, train_problems
 
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$"
@@ -93,10 +96,11 @@ class JobSpec(Part):
         "Slurm: --job-name; Kubernetes: the object's name."
     )
     resources: Resources = section("What the job needs.")
-    launcher: Literal["torchrun", "srun"] = Field(
+    launcher: Literal["torchrun", "srun", "submitit"] = Field(
         default="torchrun",
-        description="What starts the ranks of a node: torchrun, or Slurm's srun with a task for "
-        "each rank. Kubernetes: torchrun.",
+        description="What starts the ranks of a node: torchrun; Slurm's srun with a task for "
+        "each rank; or torchrun in a job that the package submitit submits to Slurm. Kubernetes: "
+        "torchrun.",
     )
     parallelism: Parallelism = section("How the model is spread over the ranks.")
     network: Network = section("How the ranks talk to one another.")
@@ -114,6 +118,11 @@ class JobSpec(Part):
         description="What the run waits for: a run's name or a job's id, and how that has to end "
         "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes: not "
         "supported yet; this machine: refused.",
+    )
+    sweep: Sweep | None = Field(
+        default=None,
+        description="Many runs from this file, which differ in some keys. Slurm: --array; "
+        "Kubernetes: not supported yet.",
     )
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "
@@ -136,8 +145,10 @@ class JobSpec(Part):
 def job_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yield what is wrong between keys that are right one by one, with paths from the root."""
     yield from _resource_problems(spec)
-    yield from _ddp_problems(spec)
+    yield from parallelism_problems(spec)
     yield from _env_problems(spec)
+    yield from launcher_problems(spec)
+    yield from sweep_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
     yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
 
@@ -145,7 +156,9 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
 def _resource_problems(spec: JobSpec) -> Iterator[Problem]:
     resources = spec.resources
     gpus = ("resources", "gpus_per_node")
-    if resources.gpus_per_node and resources.ranks_per_node not in (None, resources.gpus_per_node):
+    one_each = spec.parallelism.strategy != "dp"
+    per_node = (None, resources.gpus_per_node)
+    if one_each and resources.gpus_per_node and resources.ranks_per_node not in per_node:
         yield Problem(
             ("resources", "ranks_per_node"),
             f"{resources.ranks_per_node} ranks for {resources.gpus_per_node} GPUs: each GPU has "
@@ -168,24 +181,6 @@ def _resource_problems(spec: JobSpec) -> Iterator[Problem]:
             "write backend: gloo, or add resources.gpus_per_node",
             involves=(gpus,),
         )
-
-
-def _ddp_problems(spec: JobSpec) -> Iterator[Problem]:
-    parallelism = spec.parallelism
-    if parallelism.activation_checkpointing == "none":
-        return
-    reasons = {
-        "find_unused_parameters": "the recomputed pass would mark a parameter ready twice",
-        "broadcast_buffers": "the recomputed pass would see other buffers than the first one did",
-    }
-    for name, reason in reasons.items():
-        if getattr(parallelism.ddp, name):
-            yield Problem(
-                ("parallelism", "ddp", name),
-                f"cannot be true together with activation checkpointing: {reason}",
-                f"write {name}: false, or activation_checkpointing: none",
-                involves=(("parallelism", "activation_checkpointing"),),
-            )
 
 
 def _env_problems(spec: JobSpec) -> Iterator[Problem]:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 LATER_KEYS: dict[str, str] = {
     "script": "a program of your own instead of the bundled trainer",
-    "sweep": "many runs from one job file",
     "preflight": "checks of the nodes before the first step",
     "code": "the version of the code that a run uses",
     "train.profiler": "a profile of some steps",
-    "parallelism.shard_group": "the ranks that share one copy of the model",
-    "parallelism.cpu_offload": "parameters in the CPU's memory",
-    "parallelism.wrap": "the modules that are sharded one by one",
-    "parallelism.fsdp": "options of FSDP",
-    "parallelism.tensor": "tensor parallelism",
     "network.fabric": "the kind of network between nodes",
     "network.debug": "more messages from the communication libraries",
     "network.watch": "a watchdog over the network",
@@ -29,8 +23,7 @@ LATER_KEYS: dict[str, str] = {
 """Key with dots, and what it will be for."""
 
 LATER_VALUES: dict[str, tuple[str, ...]] = {
-    "launcher": ("submitit", "accelerate", "deepspeed"),
-    "parallelism.strategy": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp"),
+    "launcher": ("accelerate", "deepspeed"),
     "network.backend": ("xccl", "hccl", "cncl"),
     "checkpoint.format": ("sharded",),
 }

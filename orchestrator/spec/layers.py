@@ -151,7 +151,7 @@ def set_layer(sets: Sequence[str]) -> tuple[Layer, list[Fault]]:
             spot = Document(SET, text, {}, {(): position}, {})
             faults.append(spot.fault((), str(error), "write --set resources.nodes=2"))
             continue
-        _put(data, path, value)
+        put(data, path, value)
         for end in range(1, len(path) + 1):
             keys[path[:end]] = position
         values[path] = Position(line, len(name) + 2)
@@ -172,7 +172,8 @@ def _is_variable(path: tuple[str, ...]) -> bool:
     return path[:-1] in (("env",), ("network", "env"))
 
 
-def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Store a value in nested maps, which are made where they are missing."""
     for part in path[:-1]:
         below = data.get(part)
         if not isinstance(below, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -23,6 +23,9 @@ from orchestrator.spec.layers import (
     set_layer,
 )
 from orchestrator.spec.train import MAX_STEPS
+
+if TYPE_CHECKING:
+    from orchestrator.spec.elements import Element
 
 SITE_FACTS = Problem(
     ("slurm",),
@@ -55,12 +58,14 @@ class ResolvedJob(NamedTuple):
         variables: a fault for each value that still holds a variable such as `${NAME}`, because
             the document has not been expanded; `render` refuses these. Values that `--set` or
             another layer replaces do not count.
+        elements: those of the job's sweep, in their order; none without a sweep.
     """
 
     spec: JobSpec
     origins: Mapping[KeyPath, Origin]
     document: Document
     variables: tuple[Fault, ...] = ()
+    elements: tuple[Element, ...] = ()
 
 
 def resolve_job(
@@ -99,12 +104,25 @@ def resolve_job(
             if layer not in others:
                 bad |= {problem.path, *problem.involves}
     merged = merge(layers)
-    spec, problems = _judge(merged, bad)
+    spec, problems = judge(merged, bad)
     faults += [_fault(merged, job, problem) for problem in problems]
     if faults or spec is None:
         raise FaultsError(_sorted(faults, document.file))
     left = [fault for path, fault in variables.items() if _holds(merged, clusters, job, path)]
-    return ResolvedJob(spec, _origins(spec, merged), document, tuple(left))
+    elements = _elements(layers, merged, spec)
+    return ResolvedJob(spec, _origins(spec, merged), document, tuple(left), elements)
+
+
+def _elements(layers: Sequence[Layer], merged: Merged, spec: JobSpec) -> tuple[Element, ...]:
+    """Return the elements of the job's sweep. Raises FaultsError with what is wrong with them."""
+    if spec.sweep is None:
+        return ()
+    from orchestrator.spec.elements import resolve_elements  # late: few jobs have a sweep
+
+    elements, faults = resolve_elements(layers, merged, spec.sweep)
+    if faults:
+        raise FaultsError(_sorted(faults, faults[0].file))
+    return tuple(elements)
 
 
 def _holds(merged: Merged, clusters: Mapping[str, Layer], job: Layer, path: KeyPath) -> bool:
@@ -158,7 +176,7 @@ _STAND_INS: dict[KeyPath, Any] = {
 _MAX_ROUNDS = 8  # a stand-in or removal for each level of the tree, and some to spare
 
 
-def _judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Problem]]:
+def judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Problem]]:
     """Return the job, or None and what is wrong with the whole.
 
     Args:

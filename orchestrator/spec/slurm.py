@@ -18,6 +18,7 @@ OWN_OPTIONS = {
     "export": "env",
     "gpus-per-node": "resources.gpus_per_node",
     "gpus-per-task": "resources.gpus_per_node",
+    "het-group": "one kind of node only: ranks of one job must be alike",
     "hetjob": "one kind of node only: ranks of one job must be alike",
     "input": "nothing: the job reads no input",
     "job-name": "name",
@@ -29,6 +30,7 @@ OWN_OPTIONS = {
     "ntasks-per-node": "resources.ranks_per_node",
     "open-mode": "the script",
     "output": "the run folder",
+    "packjob": "one kind of node only: ranks of one job must be alike",
     "parsable": "the backend",
     "requeue": "attempts.requeues",
     "signal": "timeouts.shutdown and slurm.signal",
@@ -100,7 +102,8 @@ class Slurm(Part):
     signal: Literal["USR1", "USR2", "HUP"] = Field(
         default="USR1",
         description="Signal by which Slurm announces the time limit to the batch script, "
-        "timeouts.shutdown before it: --signal=B:USR1@S. Another one where something takes USR1.",
+        "timeouts.shutdown and 30 s before it: --signal=B:USR1@S. Another one where something "
+        "takes USR1.",
     )
     modules: Lines = Field(default=(), description="Modules to load, in this order.")
     setup: Lines = Field(

@@ -12,7 +12,7 @@ from orchestrator.errors import quoted
 from orchestrator.spec.base import PROBLEMS, KeyPath, Problem
 from orchestrator.spec.keys import children, fields, fields_by_path
 from orchestrator.spec.later import LATER_FORMS, LATER_KEYS, LATER_VALUES
-from orchestrator.spec.suggest import did_you_mean, other_place
+from orchestrator.spec.suggest import did_you_mean, other_place, other_value
 
 
 def problems_of(error: ErrorDetails) -> list[Problem]:
@@ -165,7 +165,10 @@ def _choice(path: KeyPath, given: object, context: Any) -> _Words:
         allowed = _choices(context)
         return f"{shown(given)} is not supported yet", f"use {' or '.join(allowed)}"
     allowed = _choices(context)
-    close = did_you_mean(given, allowed) if isinstance(given, str) else []
+    close = []
+    if isinstance(given, str):
+        same = other_value(_dots(path), given)
+        close = [same] if same else did_you_mean(given, allowed)
     message = f"{shown(given)} is none of {', '.join(allowed)}"
     if len(allowed) == 1:
         message = f"only {allowed[0]} can be written here, not {shown(given)}"

@@ -18,7 +18,8 @@ write_names() {
     printf '127.0.0.1 localhost\n::1 localhost\n'
     printf '%s head\n%s head-ip6\n' "$NETWORK.1" "${NETWORK6}1"
     for ((i = 1; i <= NODES; i++)); do
-      printf '%s node%d\n%s node%d-ip6\n' "$NETWORK.$((10 + i))" "$i" "$NETWORK6$((10 + i))" "$i"
+      [[ $IPV6 ]] || printf '%s node%d\n' "$NETWORK.$((10 + i))" "$i"
+      printf '%s node%d%s\n' "$NETWORK6$((10 + i))" "$i" "${IPV6:+ node$i}-ip6"
     done
   } >"$DIR/hosts"
   # No name server: one that cannot be reached costs 10 s for each look-up, and torch looks up each peer's name.

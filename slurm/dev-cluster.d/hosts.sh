@@ -96,7 +96,9 @@ boot_node() { # NODE: its holder, a cable to the head's bridge, its addresses, s
   local node=$1 i=${1#node}
   hold "$node"
   in_head_network ip link del "cable$i" 2>/dev/null || true # left for a moment after a power failure
-  in_head_network ip link add "cable$i" type veth peer name eth0 netns "$(pid_of "$node")"
+  # The same hardware address after a power failure: the others remember it for a while.
+  in_head_network ip link add "cable$i" type veth \
+    peer name eth0 address "$(printf '02:00:00:00:00:%02x' "$i")" netns "$(pid_of "$node")"
   in_head_network ip link set "cable$i" master br0 up
   inside "$node" ip addr add "$NETWORK.$((10 + i))/24" dev eth0
   inside "$node" ip -6 addr add "$NETWORK6$((10 + i))/64" dev eth0 nodad || true
@@ -105,13 +107,14 @@ boot_node() { # NODE: its holder, a cable to the head's bridge, its addresses, s
   inside "$node" "$(tool slurmd)" -f "$SLURM_CONF" -d "$(tool slurmstepd)"
 }
 
-# MariaDB without passwords, in the head's own network: nobody else reaches its 127.0.0.1:3306.
+# MariaDB without passwords, in the head's own network: nobody else reaches its 127.0.0.1:3306. It is killed with the
+# head: flush-log=2 hands each commit to the kernel at once, so that no job is missing after the next start.
 start_database() {
   local options=(--no-defaults --user=root --datadir="$DIR/db" --innodb-log-file-size=8M --innodb-buffer-pool-size=64M)
   [[ -d $DIR/db/mysql ]] || mariadb-install-db "${options[@]}" --auth-root-authentication-method=normal \
     --skip-test-db >"$DIR/log/install-db.log" 2>&1
   inside head setsid mariadbd "${options[@]}" --bind-address=127.0.0.1 --socket="$DIR/run/db.sock" \
-    --pid-file="$DIR/run/mariadb.own" --skip-grant-tables --skip-log-bin --innodb-flush-log-at-trx-commit=0 \
+    --pid-file="$DIR/run/mariadb.own" --skip-grant-tables --skip-log-bin --innodb-flush-log-at-trx-commit=2 \
     --innodb-lock-wait-timeout=900 </dev/null >"$DIR/log/mariadb.log" 2>&1 &
   wait_for 60 inside head mariadb --no-defaults --socket="$DIR/run/db.sock" -e 'select 1' ||
     die "MariaDB does not answer; see $DIR/log/mariadb.log"

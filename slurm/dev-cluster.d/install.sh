@@ -50,18 +50,23 @@ install_packages() { # those that are missing; apt is not even asked if none is
   DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
 }
 
+# The mirror of this machine's own apt sources; none on other systems, and so debootstrap's own choice.
+own_mirror() {
+  # shellcheck disable=SC2016 # $(SITE) is apt's
+  apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1
+}
+
 make_root() {
   local cache mirror
   cache=$(cache)
   rm -rf "$cache" # what an interrupted try has left
   mkdir -p "$cache"
-  # The mirror of this machine's own apt sources; on other systems debootstrap's own choice.
-  # shellcheck disable=SC2016 # $(SITE) is apt's
-  mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+  mirror=${DEV_CLUSTER_MIRROR:-$(own_mirror)}
   echo "making $cache, about 300 MB"
   debootstrap --variant=minbase --include=slurmctld,slurmd,slurm-client,slurmdbd \
-    trixie "$cache/root.new" ${mirror:+"$mirror"} >"$cache/debootstrap.log" ||
-    die "debootstrap failed; see $cache/debootstrap.log"
+    trixie "$cache/root.new" ${mirror:+"$mirror"} >"$cache/debootstrap.log" 2>&1 ||
+    die "debootstrap failed: $(tail -n 1 "$cache/debootstrap.log"). It takes Debian 13 from ${mirror:-its own mirror}:" \
+      "is that in reach? DEV_CLUSTER_MIRROR=URL names another one. Its log: $cache/debootstrap.log"
   mv "$cache/root.new" "$cache/root"
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.cli.common import load_job
 from orchestrator.render import Rendered, render
+from trainer.config import parse_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = Path(__file__).parent / "files"
@@ -46,6 +47,12 @@ def test_no_golden_file_is_left_over() -> None:
         for name in render_example(example, target).files
     }
     assert {path.name for path in GOLDEN.iterdir()} == expected
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.trainer*.json")), ids=lambda path: path.name)
+def test_the_trainer_reads_what_the_planner_wrote(file: Path) -> None:
+    raw = json.loads(file.read_text("utf-8"))
+    assert parse_config(raw, file.name).name == raw["name"]
 
 
 @pytest.mark.parametrize("script", sorted(GOLDEN.glob("*.sh")), ids=lambda path: path.name)

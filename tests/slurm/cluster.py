@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from running import wait_until
@@ -13,6 +15,7 @@ from running import wait_until
 DEV_CLUSTER = Path(__file__).resolve().parent.parent.parent / "slurm" / "dev-cluster"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE")
 STATE_TIMEOUT_S = 60.0
+LIFT_S = 5.0
 
 
 def dev_cluster(*argv: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -101,16 +104,42 @@ class Cluster:
         counts = re.findall(r"(?m)^Agent (?:queue size|count):\s+(\d+)", self.client("sdiag"))
         return counts == ["0", "0"]
 
-    def start_now(self, job: str) -> None:
+    def start_now(self, job: str, *, gone: bool = False) -> None:
         """Lift the two minutes for which Slurm holds a requeued job back, and wait till it runs.
 
-        What Slurm has still to send, above all the order to end the former run on a node that was
-        away, must be out first: it would end the new run.
+        What Slurm has still to send, above all the order to end the former run, must be out first:
+        it would end the new run.
+
+        Args:
+            gone: a node of the former run is away and stays so. Slurm keeps its orders for about a
+                minute then; the new run is on other nodes.
         """
-        self.wait_for_state(job, "PENDING")
-        wait_until(self.nothing_to_send, "slurmctld has sent all")
-        self.client("scontrol", "update", f"JobId={job}", "StartTime=now")
-        self.wait_for_state(job, "RUNNING")
+        requeued = datetime.fromisoformat(self.wait_for_state(job, "PENDING")["SubmitTime"])
+        # Started in the second in which it was requeued it would fail: "Job credential revoked".
+        later = requeued + timedelta(seconds=1)
+        wait_until(lambda: datetime.now() > later, "the next second")
+        if not gone:
+            wait_until(self.nothing_to_send, "slurmctld has sent all")
+        lifted_at = 0.0
+
+        def is_running() -> bool:
+            nonlocal lifted_at
+            state = self.squeue(job, "State")
+            # More than once, since the last word of the former run may come late and hold the job
+            # back anew; not all the time, since each is a change that the scheduler has to look at.
+            if state == "PENDING" and time.monotonic() - lifted_at > LIFT_S:
+                lifted_at = time.monotonic()
+                self._lift(job)
+            return state == "RUNNING"
+
+        wait_until(is_running, f"job {job} RUNNING", STATE_TIMEOUT_S)
+
+    def _lift(self, job: str) -> None:
+        # Not within the second of the requeue: Slurm, 22.05 as well as 24.11, would end the job at
+        # once as FAILED ("Job credential revoked" in slurmctld's log).
+        update = ["scontrol", "update", f"JobId={job}", "StartTime=now+2"]
+        # It may start just now, which makes this fail.
+        subprocess.run(update, env=self.environ, capture_output=True, timeout=120, check=False)
 
     def node_state(self, node: str) -> str:
         """The node's state in sinfo's short words, with a `*` when it does not answer.

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from running import losses, wait_until
 from slurm.cluster import Cluster, dev_cluster, missing
+from slurm.probing import Probe
+from slurm.training import STEPS, Outcome, at, outcome, run_locally
 
 HERE = Path(__file__).resolve().parent
 NUM_NODES = 4
@@ -23,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slurm: needs root and a real Slurm (slurm/dev-cluster install)"
     )
+    config.addinivalue_line("markers", "slurm24: runs on Slurm 24.11 too (make test-slurm-24)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +63,38 @@ def cluster(short_dir: Path) -> Iterator[Cluster]:
     )
     yield up
     up.dev("down", "--purge")
+
+
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What comes out of the training job if nothing happens, on the local backend."""
+    folder = tmp_path_factory.mktemp("straight")
+    run_dir = run_locally(folder, [at(1, 0, STEPS, "count buckets", "exit")])
+    assert int((run_dir / "attempts/1/buckets").read_text()) >= 3
+    assert sorted(losses(run_dir)) == list(range(1, STEPS + 1))
+    return outcome(run_dir)
+
+
+@pytest.fixture(scope="session")
+def site(short_dir: Path) -> Iterator[Cluster]:
+    """A small cluster whose tasks get the cores that srun gives them and no other."""
+    up = Cluster(short_dir / "site", 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "DEV_CLUSTER_CONF", "TaskPlugin=task/affinity\nTaskPluginParam=autobind=threads"
+        )
+        patch.setenv("DEV_CLUSTER_CPUS", "2")
+        up.dev("up", "3", "--gpus", "2", "--until-pid", str(os.getpid()))
+    yield up
+    up.dev("down", "--purge")
+
+
+@pytest.fixture
+def probe(site: Cluster, tmp_path: Path) -> Iterator[Probe]:
+    """Runs on it, ended with the test."""
+    yield Probe(site, tmp_path)
+    site.client("scancel", "--user=root")
+    wait_until(lambda: not site.client("squeue", "-h"), "no jobs")
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ def any_runs(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -
     return runs_below(cluster, tmp_path, request.param)
 
 
+@pytest.mark.slurm24
 def test_a_run_goes_to_its_end_and_is_not_run_again(any_runs: Runs) -> None:
     runs = any_runs
     submission = runs.submit('printf "%s|" "$@"\n' + DONE)
@@ -44,6 +45,7 @@ def test_a_run_goes_to_its_end_and_is_not_run_again(any_runs: Runs) -> None:
     assert {p.name for p in (handle.run_dir / "launch").iterdir()} == set(LAUNCH_FILES)
 
 
+@pytest.mark.slurm24
 def test_what_waits_is_submitted_once(runs: Runs) -> None:
     handle = runs.start(DONE, "demo", "--hold")
     status = runs.status(handle)
@@ -96,6 +98,7 @@ def test_a_failure_has_the_attempts_reason(runs: Runs) -> None:
     assert failed == Status("demo", State.FAILED, 1, "rank 1 on node 0: boom", 3, 7)
 
 
+@pytest.mark.slurm24
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -110,6 +113,7 @@ def test_a_script_that_fails_has_slurms_reason(runs: Runs, body: str, reason: st
     assert reason in f"{status.state.value} {status.reason}"
 
 
+@pytest.mark.slurm24
 def test_a_cancel_drains_and_submit_again_continues(runs: Runs) -> None:
     handle = runs.start(DRAINS)
     runs.wait_ready(handle)
@@ -146,6 +150,7 @@ def test_a_cancel_that_is_not_heard_is_repeated_and_given_up(
         runs.backend.cancel(handle)
 
 
+@pytest.mark.slurm24
 def test_a_requeued_run_is_restarting(runs: Runs) -> None:
     body = f"if [[ $n != 0 ]]; then\n{WAITS}\nfi\n"
     body += """echo '{"reason": "preempted"}' >$attempt/end.json\n"""
@@ -204,20 +209,3 @@ def test_a_chain_of_runs(runs: Runs) -> None:
         runs.submit(DONE, "fifth", after=[After("afterok", "nope")])
     with pytest.raises(UserError, match="'when' is no kind; allowed: after, afterany"):
         runs.submit(DONE, "fifth", after=[After("when", "first")])
-
-
-def test_an_array_is_one_run_and_each_element_has_a_state(runs: Runs) -> None:
-    body = 'touch "$run/at-$SLURM_ARRAY_TASK_ID"\nuntil [[ -e $run/go ]]; do sleep 0.1; done\n'
-    body += "exit $((SLURM_ARRAY_TASK_ID == 2))"
-    handle = runs.start(body, "sweep", "--array=0-3%2", "--output=/dev/null")
-    wait_until((handle.run_dir / "at-1").exists, "two elements")
-    status = runs.wait_for(handle, State.RUNNING)
-    assert status.reason == "of 4 elements: 2 RUNNING, 2 PENDING"
-    (handle.run_dir / "go").touch()
-    wait_until(lambda: runs.status(handle).state.is_final, "the end of all")
-    assert runs.status(handle).reason == "of 4 elements: 1 FAILED, 3 DONE"
-    elements = [
-        Handle("slurm", "sweep", handle.run_dir, {"job": f"{job(handle)}_{i}"}) for i in range(4)
-    ]
-    states = [status.state for status in runs.backend.status(elements)]
-    assert states == [State.DONE, State.DONE, State.FAILED, State.DONE]

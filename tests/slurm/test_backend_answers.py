@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slurm24
 @pytest.mark.parametrize(("directive", "words", "advice"), REFUSED)
 def test_what_slurm_refuses_is_said_with_what_to_do(
     runs: Runs, directive: str, words: str, advice: str
@@ -61,6 +64,7 @@ def test_what_slurm_refuses_is_said_with_what_to_do(
     runs.wait_for(runs.start(DONE), State.DONE)
 
 
+@pytest.mark.slurm24
 def test_the_online_check_asks_and_sends_nothing(runs: Runs) -> None:
     answer = runs.backend.online_check(files(DONE))
     assert "to start at" in answer
@@ -70,6 +74,8 @@ def test_the_online_check_asks_and_sends_nothing(runs: Runs) -> None:
     assert not runs.root.exists()
 
 
+@pytest.mark.slurm24
+@pytest.mark.case("L09")
 def test_a_submit_inside_a_job_is_as_one_outside(runs: Runs) -> None:
     outer = {
         "SLURM_JOB_ID": "1", "SLURM_NNODES": "3", "SLURM_NTASKS": "6", "SBATCH_PARTITION": "nope",
@@ -92,6 +98,7 @@ def test_a_submit_inside_a_job_is_as_one_outside(runs: Runs) -> None:
     assert not {"MASTER_ADDR", "WORLD_SIZE", "RANK", "PET_NNODES", "SBATCH_PARTITION"} & set(seen)
 
 
+@pytest.mark.slurm24
 def test_many_runs_by_two_commands(runs: Runs) -> None:
     handles = [runs.start(DONE, f"run-{i}", "--hold") for i in range(5)]
     site = CountingSite(runs.cluster.environ)
@@ -190,3 +197,43 @@ def test_without_accounting_and_when_slurm_forgets_or_is_silent(
     other = own.sbatch("sleep 600", output=tmp_path / "log")
     assert other in {job(handle) for handle in handles}
     assert runs.backend.status(handles) == forgotten
+
+
+@pytest.mark.slurm24
+def test_what_slurmctld_has_forgotten_is_asked_of_the_accounting(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    own = Cluster(state_dir, 1)
+    own.dev("up", "1", "--acct")
+    runs = runs_below(own, tmp_path)
+    failed = runs.start("exit 3", "failed")
+    killed = runs.start(WAITS, "killed")
+    runs.wait_for(failed, State.FAILED)
+    runs.wait_ready(killed)
+    own.client("scancel", job(killed))
+    runs.wait_for(killed, State.CANCELLED)
+    asked = ("sacct", "-n", "-P", "-X", "-o", "JobName,State", "-j", f"{job(failed)},{job(killed)}")
+
+    def is_accounted() -> bool:
+        # A job that ends soon after its start is named `allocation` until slurmctld has told its
+        # start too, up to 5 s later.
+        return own.client(*asked) == "failed|FAILED\nkilled|CANCELLED by 0\n"
+
+    wait_until(is_accounted, "sacct's word")
+    # At once, as in a power failure of the head: what sacct has said is to be there afterwards.
+    os.killpg(int((state_dir / "run/head.pid").read_text().split()[0]), signal.SIGKILL)
+    own.dev("down")
+    for file in (state_dir / "state").glob("**/job_state*"):
+        file.unlink()
+    own.dev("up", "1", "--acct")
+    assert own.client("squeue", "-h", "-t", "all") == ""
+    expected = [
+        (State.FAILED, f"exit code 3; see logs/slurm-{job(failed)}.log"),
+        (State.CANCELLED, "submit it again to continue"),
+    ]
+
+    def states() -> list[tuple[State, str]]:
+        return [(s.state, s.reason) for s in runs.backend.status([failed, killed])]
+
+    # slurmdbd answers without the jobs for a moment after it has started.
+    wait_until(lambda: states() == expected, "the states from the accounting")

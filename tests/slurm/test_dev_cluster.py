@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def python(code: str, tmp_path: Path) -> str:
     return f"{shlex.quote(sys.executable)} {shlex.quote(str(file))}"
 
 
+@pytest.mark.slurm24
 def test_each_node_has_its_own_name_and_address_and_reaches_the_others(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_job_runs_torch_over_nodes(cluster: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().count("sum 3.0") == 2
 
 
+@pytest.mark.slurm24
 def test_inside_a_node_the_clients_are_real_even_without_the_submitters_environment(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -93,6 +96,7 @@ def test_inside_a_node_the_clients_are_real_even_without_the_submitters_environm
     assert "seen" in (tmp_path / "log").read_text().split()
 
 
+@pytest.mark.slurm24
 def test_gpus_are_bound_and_never_shared(cluster: Cluster, tmp_path: Path) -> None:
     both = cluster.sbatch(
         'echo "$CUDA_VISIBLE_DEVICES"', "-wnode1", "--gpus-per-node=2", output=tmp_path / "both"
@@ -112,6 +116,7 @@ def test_more_gpus_than_there_are_is_refused(cluster: Cluster) -> None:
         cluster.client("sbatch", "--test-only", "--gpus-per-node=3", "--wrap=true")
 
 
+@pytest.mark.slurm24
 def test_accounting_answers_with_exit_codes(cluster: Cluster, tmp_path: Path) -> None:
     jobs = [cluster.sbatch(f"exit {code}", output=tmp_path / "log") for code in (0, 3)]
     fields = ("--format=JobID,State,ExitCode", "-n", "-P", "-X")
@@ -123,6 +128,7 @@ def test_accounting_answers_with_exit_codes(cluster: Cluster, tmp_path: Path) ->
     wait_until(lambda: answer() == expected, f"sacct says {expected}")
 
 
+@pytest.mark.slurm24
 def test_a_higher_partition_preempts_by_requeue(cluster: Cluster, tmp_path: Path) -> None:
     script = 'echo "run ${SLURM_RESTART_COUNT:-0}"; sleep 600'
     everything = ("--exclusive", f"-N{cluster.num_nodes}")
@@ -220,6 +226,7 @@ def environments_with(value: str) -> list[int]:
     return found
 
 
+@pytest.mark.slurm24
 def test_down_leaves_nothing_and_other_clusters_alone(
     cluster: Cluster, state_dir: Path, tmp_path: Path
 ) -> None:
@@ -241,6 +248,7 @@ def test_down_leaves_nothing_and_other_clusters_alone(
     cluster.wait_for_node_up("node1")
 
 
+@pytest.mark.slurm24
 def test_down_keeps_jobs_for_the_next_up(state_dir: Path, tmp_path: Path) -> None:
     own = Cluster(state_dir, 1)
     own.dev("up", "1")
@@ -289,6 +297,17 @@ def test_mistakes_are_named(state_dir: Path, argv: list[str], message: str) -> N
     assert done.returncode == 1
     assert message in done.stderr
     assert environments_with(str(state_dir)) == []
+
+
+@pytest.mark.usefixtures("short_dir")
+@pytest.mark.skipif(shutil.which("debootstrap") is None, reason="it would be installed first")
+def test_a_mirror_out_of_reach_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DEV_CLUSTER_MIRROR", "http://127.0.0.1:9/debian")
+    done = dev_cluster("--debian", "13", "install", check=False)
+    assert done.returncode == 1
+    assert "debootstrap failed: E: Failed getting release file http://127.0.0.1:9/" in done.stderr
+    assert "DEV_CLUSTER_MIRROR=URL names another one" in done.stderr
 
 
 @pytest.mark.usefixtures("short_dir")

@@ -3,53 +3,22 @@ the local backend gives, losses of every step and bits of the state. Nothing is 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.base import State
-from running import losses, state_sha256
+from running import read
 from slurm.cluster import Cluster
 
 pytest.importorskip("torch")
 
-from slurm.training import JOB, STEPS, Act, Training, at, run_locally
+from slurm.training import JOB, Outcome, Training, at, outcome
 
 pytestmark = pytest.mark.timeout(600)
-Outcome = tuple[dict[int, float], dict[str, str]]
 
 
-def outcome(run_dir: Path) -> Outcome:
-    return losses(run_dir), state_sha256(run_dir)
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What comes out if nothing happens, on the local backend."""
-    folder = tmp_path_factory.mktemp("straight")
-    run_dir = run_locally(folder, [at(1, 0, STEPS, "count buckets", "exit")])
-    assert int((run_dir / "attempts/1/buckets").read_text()) >= 3
-    assert sorted(losses(run_dir)) == list(range(1, STEPS + 1))
-    return outcome(run_dir)
-
-
-def submitted(cluster: Cluster, folder: Path, acts: list[Act], text: str = JOB) -> Training:
-    training = Training(cluster, folder / "work", text, acts)
-    training.submit()
-    return training
-
-
-def assert_one_run(training: Training, num_attempts: int) -> None:
-    """All attempts are the same job's, in one run folder, each with a restart of its own."""
-    restarts = [str(number) for number in range(num_attempts)]
-    assert training.attempts() == [f"{training.job}.{number}" for number in restarts]
-    assert [path.name for path in training.run_dir.parent.glob("[!.]*")] == ["faults"]
-    log = (training.run_dir / f"logs/slurm-{training.job}.log").read_text()
-    met = re.findall(r"(?m)^\[batch\] attempt \d+\.(\d+) on .*, meeting at 10\.77\.0\.1\d ", log)
-    assert met == restarts
-
-
+@pytest.mark.case("L12", "L13", "L15", "L20")
 def test_faults_of_processes_signals_and_preemption(
     cluster: Cluster, straight: Outcome, tmp_path: Path
 ) -> None:
@@ -61,7 +30,7 @@ def test_faults_of_processes_signals_and_preemption(
         at(5, 3, 6, "wait"),
         at(6, 0, 8, "wait"),
     ]
-    training = submitted(cluster, tmp_path, acts)
+    training = Training.submitted(cluster, tmp_path, acts)
     for restart in (1, 2, 3):
         training.go_on(restart)
 
@@ -82,8 +51,15 @@ def test_faults_of_processes_signals_and_preemption(
     training.go_on(6)
 
     training.ends(State.DONE)
-    assert training.codes() == [1, 1, 1, 75, 75, 75, 0], training.logs()
-    assert_one_run(training, 7)
+    codes = training.codes()
+    # What leaves slowly on a busy machine is killed 5 s after TERM, with all that counts done.
+    assert [code for code in codes if code is not None and code != 75] == [1, 1, 1, 0], codes
+    for attempt in (4, 5, 6):
+        assert read(training.attempt(attempt) / "outcome.json")["outcome"] == "drained"
+    # Restarts that Slurm makes by itself are not there.
+    asked = (training.run_dir / "slurm-requeues").read_text().splitlines()
+    assert [line.split()[1] for line in asked] == ["1", "1", "1", "75"]
+    training.assert_one_run(7)
     assert outcome(training.run_dir) == straight
 
 
@@ -91,7 +67,7 @@ def test_a_cancel_of_four_nodes_and_their_end(
     cluster: Cluster, straight: Outcome, tmp_path: Path
 ) -> None:
     text = JOB.replace("nodes: 2, ranks_per_node: 2", "nodes: 4, ranks_per_node: 1")
-    training = submitted(cluster, tmp_path, [at(1, 3, 5, "wait")], text)
+    training = Training.submitted(cluster, tmp_path, [at(1, 3, 5, "wait")], text)
     training.wait_for(1, "waiting")
     assert "CANCELLED" in training.backend.cancel(training.handle)
     training.ends(State.CANCELLED)
@@ -106,24 +82,25 @@ def test_a_cancel_of_four_nodes_and_their_end(
     assert outcome(training.run_dir) == straight
 
 
+@pytest.mark.slurm24
 def test_the_launcher_srun(cluster: Cluster, straight: Outcome, tmp_path: Path) -> None:
     acts = [at(1, 3, 6, "kill rank"), at(2, 2, 7, "wait")]
-    training = submitted(cluster, tmp_path, acts, JOB + "launcher: srun\n")
+    training = Training.submitted(cluster, tmp_path, acts, JOB + "launcher: srun\n")
     training.go_on(1)
     training.wait_for(2, "waiting")
     cluster.client("scancel", "--signal=USR1", "--batch", training.job)
     training.go_on(2)
     training.ends(State.DONE)
     assert training.codes() == [1, 75, 0], training.logs()
-    assert_one_run(training, 3)
+    training.assert_one_run(3)
     assert outcome(training.run_dir) == straight
 
 
 def test_a_configuration_error_is_not_repeated(cluster: Cluster, tmp_path: Path) -> None:
     text = JOB.replace("python_docs: true", "text: no/such/*.txt")
-    training = submitted(cluster, tmp_path, [], text)
+    training = Training.submitted(cluster, tmp_path, [], text)
     assert "no/such/*.txt" in training.ends(State.FAILED).reason
     shown = cluster.scontrol(training.job)
     assert (shown["JobState"], shown["ExitCode"], shown["Restarts"]) == ("FAILED", "78:0", "0")
     assert training.codes() == [78], training.logs()
-    assert_one_run(training, 1)
+    training.assert_one_run(1)

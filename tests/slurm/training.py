@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from orchestrator.profiles import ClusterProfile
 from orchestrator.render import render
 from orchestrator.source import parse_document
 from orchestrator.spec import resolve_job
-from running import PROGRAMS, read, wait_until
+from running import PROGRAMS, losses, read, state_sha256, wait_until
 from slurm.cluster import Cluster
 
 STEPS = 12
@@ -37,9 +38,11 @@ train:
 checkpoint: {{every: 4}}
 timeouts: {{step: 5m, shutdown: 60s}}
 """
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 180.0  # longer than a time limit of two minutes
 KILL_WAIT_S = 5.0  # of dev-cluster; as long again for what Slurm does around it
 Act = dict[str, object]
+Outcome = tuple[dict[int, float], dict[str, str]]
+"""The loss of every step, and the SHA-256 of every tensor at the end."""
 
 
 def at(attempt: int, rank: int, step: int, act: str, phase: str = "step") -> Act:
@@ -59,6 +62,10 @@ def start(backend: Backend, folder: Path, text: str, acts: list[Act]) -> Handle:
     submission = backend.submit(rendered, runs_root=folder / "runs", workdir=folder, job_text=text)
     assert submission.started, submission.message
     return submission.handle
+
+
+def outcome(run_dir: Path) -> Outcome:
+    return losses(run_dir), state_sha256(run_dir)
 
 
 def run_locally(folder: Path, acts: list[Act]) -> Path:
@@ -104,6 +111,14 @@ class Training:
     def run_dir(self) -> Path:
         return self.handle.run_dir
 
+    @classmethod
+    def submitted(
+        cls, cluster: Cluster, folder: Path, acts: list[Act], text: str = JOB
+    ) -> Training:
+        training = cls(cluster, folder / "work", text, acts)
+        training.submit()
+        return training
+
     def submit(self) -> None:
         self.handles.append(start(self.backend, self.folder, self.text, self.acts))
 
@@ -119,19 +134,19 @@ class Training:
         wait_until(lambda: path.exists() or self.status().state.is_final, name, RUN_TIMEOUT_S)
         assert path.exists(), self.logs()
 
-    def go_on(self, restart: int) -> None:
+    def go_on(self, restart: int, *, gone: bool = False) -> None:
         """Start the run once more, for the given time, when Slurm has requeued it and nothing is
-        left of the attempt before."""
+        left of the attempt before; `gone` as in Cluster.start_now."""
         self.wait_requeued(restart)
         self.nothing_is_left()
-        self.cluster.start_now(self.job)
+        self.cluster.start_now(self.job, gone=gone)
 
     def wait_requeued(self, restart: int) -> None:
         def is_so() -> bool:
             shown = self.cluster.scontrol(self.job)
             return (shown["JobState"], shown["Restarts"]) == ("PENDING", str(restart))
 
-        wait_until(is_so, f"restart {restart}")
+        wait_until(is_so, f"restart {restart}", RUN_TIMEOUT_S)
 
     def ends(self, state: State) -> Status:
         """The status at the end, with nothing left of the run."""
@@ -146,13 +161,15 @@ class Training:
         wait_until(lambda: self.status().state.is_final, "the end", RUN_TIMEOUT_S)
         return self.status().state
 
-    def nothing_is_left(self, besides: tuple[str, ...] = ()) -> None:
+    def nothing_is_left(
+        self, besides: tuple[str, ...] = (), timeout_s: float = 2 * KILL_WAIT_S
+    ) -> None:
         """Return when no process of the run is left on any node, but for these commands."""
 
         def left() -> list[str]:
             return [c for c in processes_of(self.run_dir).values() if not c.startswith(besides)]
 
-        wait_until(lambda: not left(), f"the end of {left()}", 2 * KILL_WAIT_S)
+        wait_until(lambda: not left(), f"the end of {left()}", timeout_s)
 
     def codes(self) -> list[int | None]:
         """How each attempt has ended; None for one that was cut off."""
@@ -163,6 +180,21 @@ class Training:
         """The job and restart of each attempt, in the attempts' order."""
         count = len(list((self.run_dir / "attempts").glob("[0-9]*")))
         return [read(self.attempt(n) / "owner.json")["job"] for n in range(1, count + 1)]
+
+    def assert_one_run(self, num_attempts: int) -> None:
+        """All attempts are the same job's, in one run folder, each with a restart of its own."""
+        restarts = [str(number) for number in range(num_attempts)]
+        assert self.attempts() == [f"{self.job}.{number}" for number in restarts]
+        assert [path.name for path in self.run_dir.parent.glob("[!.]*")] == ["faults"]
+        assert [restart for restart, _ in self.meetings()] == restarts
+
+    def meetings(self) -> list[tuple[str, str]]:
+        """Restart and address of each meeting of the nodes, as the batch script has said."""
+        pattern = r"(?m)^\[batch\] attempt \d+\.(\d+) on .*, meeting at (\S+) "
+        return re.findall(pattern, self.script_log())
+
+    def script_log(self) -> str:
+        return (self.run_dir / f"logs/slurm-{self.job}.log").read_text()
 
     def checkpoints(self) -> list[str]:
         return sorted(path.name for path in (self.run_dir / "checkpoints").glob("step-*"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer import batch
-from trainer.batch import Attempt, decide
+from trainer.batch import decide
 
 BATCH = Path(batch.__file__)
 
@@ -25,43 +25,24 @@ def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def attempts(*codes: int | None, began: float = 1e12) -> list[Attempt]:
-    return [Attempt(f"7.{n}", code, began + n) for n, code in enumerate(codes)]
-
-
 @pytest.mark.parametrize(
-    ("code", "earlier", "again"),
+    ("code", "failed", "requeued", "again"),
     [
-        (0, (0,), False),
-        (78, (78,), False),
-        (1, (1,), True),
-        (1, (1, 1, 1), True),
-        (1, (1, 1, 1, 1), False),
-        (79, (1, 1, 1, 79), False),
-        (143, (1, 1, 1, 143), False),
-        (75, (75,), True),
-        (75, (75, 75), True),
-        (75, (75, 75, 75), False),
-        (75, (None, None, 75), False),
-        (1, (75, None, 75, 1), True),
+        (0, 0, 0, False),
+        (78, 0, 0, False),
+        (1, 0, 0, True),
+        (1, 2, 9, True),
+        (1, 3, 0, False),
+        (79, 3, 0, False),
+        (143, 3, 0, False),
+        (75, 9, 0, True),
+        (75, 0, 1, True),
+        (75, 0, 2, False),
     ],
 )
-def test_the_two_budgets(code: int, earlier: tuple[int | None, ...], again: bool) -> None:
-    decided, why = decide(code, attempts(*earlier), failures=3, requeues=2, deadline_s=0)
+def test_the_two_budgets(code: int, failed: int, requeued: int, again: bool) -> None:
+    decided, why = decide(code, failed, requeued, failures=3, requeues=2)
     assert decided is again, why
-
-
-def test_no_new_attempt_after_the_deadline() -> None:
-    assert decide(1, attempts(1, began=0.0), 3, 3, 60) == (False, "the deadline of 60 s is over")
-    assert decide(1, attempts(1), 3, 3, 60)[0]
-
-
-@pytest.mark.parametrize(("restarts", "again"), [("2", True), ("3", False)])
-def test_a_failure_before_any_attempt_is_counted_by_slurms_restarts(
-    monkeypatch: pytest.MonkeyPatch, restarts: str, again: bool
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-    assert decide(1, [], 3, 3, 0)[0] is again
 
 
 def claim(run_dir: Path, number: int, job: str, code: int | None) -> None:
@@ -72,20 +53,58 @@ def claim(run_dir: Path, number: int, job: str, code: int | None) -> None:
         (folder / "end.json").write_text(json.dumps({"code": code}))
 
 
+def restart(run_dir: Path, ident: str, code: int) -> None:
+    """What the script notes before it asks for a restart."""
+    with (run_dir / "slurm-requeues").open("a") as file:
+        file.write(f"{ident} {code}\n")
+
+
+def decision(run_dir: Path, ident: str, code: int, requeues: int = 9, deadline_s: int = 0) -> str:
+    """The answer for a job that may fail three times."""
+    argv = (str(run_dir), ident, str(code), "3", str(requeues), str(deadline_s))
+    result = run("next", *argv)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
 def test_what_the_nodes_agreed_on_wins_over_sruns_code(tmp_path: Path) -> None:
     claim(tmp_path, 1, "7.0", 75)
-    result = run("next", str(tmp_path), "7.0", "143", "3", "1", "0")
-    assert (result.returncode, result.stdout) == (0, "again 75\n")
+    assert decision(tmp_path, "7.0", 143, requeues=1) == "again 75"
+    restart(tmp_path, "7.0", 75)
     claim(tmp_path, 2, "7.1", 75)
-    result = run("next", str(tmp_path), "7.1", "143", "3", "1", "0")
-    assert result.stdout == "end 75\n"
-    assert "requeue 2 of 1" in result.stderr
+    assert decision(tmp_path, "7.1", 143, requeues=1) == "end 75"
 
 
-def test_attempts_of_another_job_do_not_count(tmp_path: Path) -> None:
-    for number in range(1, 6):
-        claim(tmp_path, number, f"{number}7.0", 1)
-    assert run("next", str(tmp_path), "7.0", "1", "3", "1", "0").stdout == "again 1\n"
+def test_a_restart_by_slurm_itself_is_no_failure(tmp_path: Path) -> None:
+    """As after a lost node: those that were left ended with 1, and no line was written."""
+    for number in range(5):
+        claim(tmp_path, number + 1, f"7.{number}", 1)
+    assert decision(tmp_path, "7.4", 1) == "again 1"
+    for number in range(1, 4):
+        restart(tmp_path, f"7.{number}", 1)
+    assert decision(tmp_path, "7.4", 1) == "end 1"
+
+
+def test_a_failure_before_any_attempt_counts(tmp_path: Path) -> None:
+    for number in range(3):
+        assert decision(tmp_path, f"7.{number}", 1) == "again 1"
+        restart(tmp_path, f"7.{number}", 1)
+    assert decision(tmp_path, "7.3", 1) == "end 1"
+
+
+def test_restarts_of_another_job_or_of_the_same_attempt_do_not_count(tmp_path: Path) -> None:
+    for ident in ("17.0", "17.1", "17.2", "70.3", "7.0", "7.0", "7.0"):
+        restart(tmp_path, ident, 1)
+    assert decision(tmp_path, "7.1", 1) == "again 1"
+
+
+def test_no_new_attempt_after_the_deadline(tmp_path: Path) -> None:
+    claim(tmp_path, 1, "6.0", 1)
+    claim(tmp_path, 2, "7.0", 1)
+    os.utime(tmp_path / "attempts/1/owner.json", (0, 0))
+    assert decision(tmp_path, "7.1", 1, deadline_s=3600) == "again 1", "7 began just now"
+    assert decision(tmp_path, "6.1", 1, deadline_s=3600) == "end 1"
+    assert decision(tmp_path, "6.1", 1) == "again 1"
 
 
 def test_one_node_meets_itself_on_loopback() -> None:
@@ -94,12 +113,30 @@ def test_one_node_meets_itself_on_loopback() -> None:
     assert int(port) in batch.PORTS
 
 
+@pytest.mark.case("L05")
 def test_a_loopback_address_is_refused_with_the_nodes_name() -> None:
     result = run("head", "7.0", "127.0.1.1", "::1", "no-such-name.invalid")
     assert result.returncode == 1
     assert result.stdout == ""
     assert socket.gethostname() in result.stderr
     assert "/etc/hosts" in result.stderr
+
+
+@pytest.mark.case("L08")
+@pytest.mark.parametrize(
+    ("address", "routable"),
+    [
+        ("10.0.0.1", True),
+        ("169.254.3.4", True),
+        ("fd77::11", True),
+        ("127.0.1.1", False),
+        ("::1", False),
+        ("fe80::1", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+def test_addresses_that_others_can_reach(address: str, routable: bool) -> None:
+    assert batch.is_routable(address) is routable
 
 
 def test_a_port_that_is_taken_is_not_chosen() -> None:

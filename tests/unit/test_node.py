@@ -36,6 +36,7 @@ def make_nodes(folder: Path) -> Nodes:
     return Nodes(run_dir, workdir)
 
 
+@pytest.mark.case("L01")
 def test_two_nodes_run_a_program_to_its_end(folder: Path) -> None:
     nodes = make_nodes(folder)
     nodes.start(1, 0)
@@ -181,6 +182,7 @@ def test_attempts_count_without_gaps(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("by", ["file", "SIGTERM", "SIGUSR1", "SIGINT"])
+@pytest.mark.case("L13")
 def test_a_drain_leaves_with_75_on_all_nodes(nodes: Nodes, by: str) -> None:
     nodes.mode = "wait"
     nodes.start(0, 1)
@@ -210,6 +212,7 @@ def test_a_signal_in_the_roll_call_leaves_with_75(nodes: Nodes) -> None:
     assert nodes.codes() == {0: 75}
 
 
+@pytest.mark.case("L21")
 def test_what_does_not_drain_is_ended(nodes: Nodes) -> None:
     nodes.mode = "stubborn"
     nodes.start(0, 1, shutdown_timeout_s=1)
@@ -257,6 +260,7 @@ def test_a_configuration_error_leaves_with_78(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2, 3])
+@pytest.mark.case("L20")
 def test_a_killed_rank_ends_the_attempt_and_is_named(nodes: Nodes, rank: int) -> None:
     nodes.mode = "wait"
     nodes.start(0, 1, shutdown_timeout_s=1)
@@ -291,6 +295,7 @@ def agent_process(node_pid: int) -> None:
 
 
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.case("L12")
 def test_a_killed_node_ends_the_attempt_everywhere(nodes: Nodes, node: int) -> None:
     nodes.mode = "wait-plain"  # a killed node cannot end what ranks have started; see test_local
     nodes.start(0, 1, shutdown_timeout_s=1)
@@ -321,6 +326,7 @@ def test_arguments_are_checked(nodes: Nodes, changes: dict[str, object], words: 
     assert "Traceback" not in text
 
 
+@pytest.mark.case("L05")
 def test_loopback_is_refused_where_other_machines_must_reach_it(nodes: Nodes) -> None:
     command = [part for part in nodes.command(0) if part != "--allow-loopback"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -16,7 +16,10 @@ KEYS = [
     "world_size", "num_nodes", "parameters", "resumed_from", "loss_per_byte", "path", "seconds",
     "text", "changes", "key", "old", "new", "reason",
 ]  # fmt: skip
-EVENTS = ["start", "step", "validation", "checkpoint", "sample", "broken", "changed", "end", "?"]
+EVENTS = [
+    "start", "step", "validation", "checkpoint", "sample", "broken", "skipped", "changed",
+    "end", "?",
+]  # fmt: skip
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 values = st.recursive(
@@ -67,6 +70,7 @@ def test_the_words_of_each_kind_of_line() -> None:
             {"event": "validation", "step": 6, "loss": 1.25, "loss_per_byte": 1},
             {"event": "checkpoint", "step": 6, "path": "step-6", "seconds": 0.5},
             {"event": "broken", "step": 5, "path": "step-6", "reason": "no manifest"},
+            {"event": "skipped", "step": 5, "total": 2},
             {"event": "changed", "step": 5, "resumed_from": "step-5",
              "changes": [{"key": "train.seed", "old": 1, "new": [2]}]},
             {"event": "sample", "text": "x"},
@@ -78,6 +82,7 @@ def test_the_words_of_each_kind_of_line() -> None:
         "step      6  validation loss 1.2500 nats per token, 1.0000 per byte",
         "step      6  checkpoint step-6 in 0.50 s",
         "step      5  passed over a broken checkpoint, step-6: no manifest",
+        "step      5  step left out: its gradient was no number, 2 in all",
         "step      5  changed since step-5: train.seed was 1 and is [2]",
         None,
     ]

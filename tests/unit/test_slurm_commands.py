@@ -24,6 +24,7 @@ from orchestrator.backends.slurm_commands import (
     job_id,
     parse_accounting,
     parse_queue,
+    ranges,
 )
 from orchestrator.errors import BackendError
 
@@ -109,6 +110,14 @@ def test_array_ids_of_many_ranges(ranges: list[tuple[int, int]]) -> None:
     text = ",".join(f"{first}-{first + more}" for first, more in ranges)
     wanted = [f"5_{i}" for first, more in ranges for i in range(first, first + more + 1)]
     assert expand(f"5_[{text}]") == expand(f"5_[{text}%3]") == wanted
+
+
+@given(st.sets(st.integers(0, 99)).map(sorted))
+def test_numbers_as_an_array_of_sbatch(numbers: list[int]) -> None:
+    text = ranges(numbers)
+    if numbers:
+        assert expand(f"5_[{text}]") == [f"5_{number}" for number in numbers]
+    assert ranges([3, 7, 8, 9]) == "3,7-9"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from orchestrator.profiles import ClusterProfile
 from orchestrator.render import render
 from orchestrator.source import parse_document
 from orchestrator.spec import resolve_job
+from trainer import batch
 
 JOB = {
     "name": "script",
@@ -39,13 +41,30 @@ STUBS = {
     "srun": RECORD + 'sys.exit(int(os.environ.get("SRUN_CODE", "0")))\n',
     "scancel": RECORD,
     "module": RECORD,
+    "sleep": RECORD,
     "scontrol": RECORD
-    + 'if sys.argv[1:3] == ["show", "hostnames"]: print("localhost\\nlocalhost")\n',
+    + 'if sys.argv[1:3] == ["show", "hostnames"]: print("localhost\\nlocalhost")\n'
+    + 'if sys.argv[1:3] == ["show", "job"]: print(os.environ.get("SHOWN", ""))\n'
+    + 'sys.exit(sys.argv[1] == "requeue" and "REFUSED" in os.environ)\n',
 }
+# The real one, but for the address: no other node is here to find it by.
+BATCH = f"""import runpy, sys
+if sys.argv[1] == "head":
+    print("10.0.0.1 23456")
+else:
+    runpy.run_path({batch.__file__!r}, run_name="__main__")
+"""
 
 
 Call = tuple[list[str], dict[str, str]]
 """Arguments and environment of a program."""
+
+
+def shown(restarts: str) -> str:
+    """Of `scontrol show job` what the script reads, and what it must not take for it."""
+    return f"""JobId=17 JobName=script
+   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0
+   Comment=Requeue=1 Restarts=7 BatchFlag=1"""
 
 
 class Script:
@@ -60,18 +79,19 @@ class Script:
             path.chmod(0o755)
         self.run_dir = folder / "run dir's $(touch gone)"
         (self.run_dir / "launch").mkdir(parents=True)
-        batch = "print('10.0.0.1 23456' if sys.argv[1] == 'head' else f'end {sys.argv[4]}')"
-        (self.run_dir / "launch" / "batch.py").write_text(f"import sys\n{batch}\n")
+        (self.run_dir / "launch" / "batch.py").write_text(BATCH)
 
     def run(self, text: str, **environ: str) -> list[Call]:
         """What each stub was called with: its arguments and its environment."""
         record = self.folder / "record"
         record.unlink(missing_ok=True)
+        (self.run_dir / "slurm-requeues").unlink(missing_ok=True)
         script = self.folder / "job.sh"
         script.write_text(text, encoding="utf-8")
         environment = {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "RECORD": str(record),
+            "SHOWN": shown("0"),
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": "node[1-2]",
             **environ,
@@ -90,7 +110,8 @@ def rendered(job: Mapping[str, object], **slurm: object) -> str:
 def plan_of(job: Mapping[str, object], **slurm: object) -> LaunchPlan:
     profile = ClusterProfile(name="dev", target="slurm", slurm={"python": sys.executable, **slurm})
     document = parse_document(json.dumps(job).encode(), "job.yaml")
-    return make_plan(resolve_job(document, profile).spec, profile)
+    job_file = resolve_job(document, profile)
+    return make_plan(job_file.spec, profile, job_file.elements)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +131,7 @@ VALUES = st.text(
 
 @settings(max_examples=40, deadline=None)
 @given(value=VALUES)
+@pytest.mark.case("L22", "L23")
 def test_values_of_the_environment_arrive_unchanged(script: Script, value: str) -> None:
     plan = replace(plan_of(JOB), env=(("VALUE", value),))
     calls = script.run(render(plan).files["job.sh"])
@@ -124,7 +146,8 @@ LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 @settings(max_examples=40, deadline=None)
 @given(comment=LINES, option=LINES)
 def test_values_of_directives_stay_one_word(comment: str, option: str) -> None:
-    """bash reads the words of a directive as sbatch does; each value is one of them."""
+    """bash reads the words of a directive as sbatch does, but for backslashes, which sbatch wants
+    twice (tests/slurm/test_carried.py); each value is one of them."""
     text = rendered(JOB, comment=comment, options={"licenses": option})
     lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
     (shown,) = [line for line in lines if line.startswith("--comment=")]
@@ -133,9 +156,41 @@ def test_values_of_directives_stay_one_word(comment: str, option: str) -> None:
         ["bash", "-c", f"printf '%s\\0' {shown} {other}"], capture_output=True, check=True
     ).stdout.split(b"\0")
     expected = [f"--comment={comment}", f"--licenses={option}"]
-    assert [word.decode() for word in words[:-1]] == expected
+    assert [word.decode().replace("\\\\", "\\") for word in words[:-1]] == expected
 
 
+@settings(max_examples=20, deadline=None)
+@given(module=LINES, image=LINES, mount=LINES.map(lambda text: re.sub("[,:]", "", text)))
+def test_facts_of_the_site_stay_one_word(
+    script: Script, module: str, image: str, mount: str
+) -> None:
+    mount = f"/a{mount}:/b{mount}"
+    container = {"runtime": "pyxis", "image": image, "mounts": [mount]}
+    calls = script.run(rendered(JOB, modules=[module], container=container))
+    argv, _ = only(calls, "srun")
+    assert f"--container-image={image}" in argv
+    (mounts,) = [word for word in argv if word.startswith("--container-mounts=")]
+    assert mounts.endswith(f",{mount}")
+    assert only(calls, "module")[0][1:] == ["load", module]
+    assert not list(script.folder.rglob("gone"))
+
+
+# A colon would split the PATH with the stubs.
+FOLDERS = st.text(
+    st.characters(exclude_characters="\0/:", exclude_categories=["Cs"]), min_size=1, max_size=40
+).map(lambda name: f"_{name}")
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=FOLDERS)
+def test_folders_arrive_unchanged(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    script = Script(tmp_path_factory.mktemp("folder") / name)
+    argv, _ = only(script.run(rendered(JOB)), "srun")
+    assert argv[argv.index("--run-dir") + 1] == str(script.run_dir)
+    assert argv[argv.index("--workdir") + 1] == str(script.folder)
+
+
+@pytest.mark.case("L07", "L08", "L24")
 def test_the_task_gets_folders_rank_source_and_cores(script: Script) -> None:
     argv, environ = only(script.run(rendered(JOB)), "srun")
     assert "--cpus-per-task=2" in argv
@@ -146,6 +201,7 @@ def test_the_task_gets_folders_rank_source_and_cores(script: Script) -> None:
     assert script.code == 0
 
 
+@pytest.mark.case("L09")
 def test_what_the_submitting_shell_left_behind_is_dropped(script: Script) -> None:
     left = {"PET_NNODES": "7", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "y"}
     left |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_CPUS_PER_TASK": "3"}
@@ -167,6 +223,7 @@ def test_srun_starts_one_task_a_rank_where_it_is_the_launcher(script: Script) ->
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
+@pytest.mark.case("L30")
 def test_a_container_gets_folders_and_every_variable_that_we_set(
     tmp_path: Path, runtime: str
 ) -> None:

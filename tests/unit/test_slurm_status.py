@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends.base import Handle, State, Status
+from orchestrator.backends.base import Handle, State, Status, folded
 from orchestrator.backends.site import LocalSite
 from orchestrator.backends.slurm_commands import Job
 from orchestrator.backends.slurm_states import STATES
@@ -70,7 +70,7 @@ def facts(owner: str = "12.0", end: str = "", **more: Any) -> Facts:
     ],
 )  # fmt: skip
 def test_state_and_reason(said: Job | None, known: Facts, state: State, reason: str) -> None:
-    status = status_of(HANDLE, [said] if said else [], known)
+    status = status_of(HANDLE, said, known)
     assert status.state is state
     assert status.reason.startswith(reason)
     assert (status.reason == "") == (reason == "")
@@ -86,22 +86,29 @@ def test_no_pair_is_an_error_and_no_reason_steers_a_terminal(
     state: str, reason: str, end: str, is_done: bool, restarts: int
 ) -> None:
     known = facts("12.1", end, is_done=is_done)
-    status = status_of(HANDLE, [job(state, reason, restarts)], known)
+    status = status_of(HANDLE, job(state, reason, restarts), known)
     assert status.reason.isprintable()
     if is_done:
         assert status.state in (STATES[state][0] if state in STATES else State.UNKNOWN, State.DONE,
                                 State.QUEUED, State.RESTARTING)  # fmt: skip
 
 
-def test_an_array_has_the_state_of_what_still_goes_on() -> None:
-    elements = [Job(f"12_{i}", "demo", s) for i, s in enumerate(["COMPLETED", "FAILED", "PENDING"])]
-    pending = Status("demo", State.PENDING, None, "of 3 elements: 1 PENDING, 1 FAILED, 1 DONE")
-    assert status_of(HANDLE, elements, Facts()) == pending
-    assert status_of(HANDLE, elements[:2], Facts()).state is State.FAILED
-    one = Handle("slurm", "demo", Path("/runs/demo"), {"job": "12_3"})
-    assert status_of(one, [Job("12_3", "demo", "FAILED", code=2)], facts("40.0", "boom")) == Status(
-        "demo", State.FAILED, 1, "boom", 3, 7
-    )
+def test_an_element_of_a_sweep_is_judged_by_its_own_attempts() -> None:
+    one = Handle("slurm", "demo/3", Path("/runs/demo/3"), {"job": "12_3"})
+    failed = Job("12_3", "demo", "FAILED", code=2)
+    status = Status("demo/3", State.FAILED, 1, "boom", 3, 7)
+    assert status_of(one, failed, facts("12_3.1", "boom")) == status
+    running = Job("12_3", "demo", "RUNNING", restarts=1)
+    assert status_of(one, running, facts("12_3.0")).reason == "its nodes are starting"
+    assert status_of(one, running, facts("12_3.1")).reason == ""
+
+
+def test_a_sweep_has_the_state_of_what_still_goes_on() -> None:
+    elements = [Status("s", state) for state in (State.DONE, State.FAILED, State.PENDING)]
+    pending = Status("demo", State.PENDING, reason="of 3 elements: 1 PENDING, 1 FAILED, 1 DONE")
+    assert folded("demo", elements) == pending
+    assert folded("demo", elements[:2]).state is State.FAILED
+    assert folded("demo", elements[:1]).state is State.DONE
 
 
 def test_a_silent_cluster_is_unknown_unless_the_run_is_done() -> None:

@@ -34,6 +34,7 @@ def resolve(more: str) -> ResolvedJob:
 
 @pytest.mark.parametrize("section", ["env: {%s: x}", "network: {env: {%s: x}}"])
 @pytest.mark.parametrize("name", BASH_OWN + RANKS_OWN)
+@pytest.mark.case("L09")
 def test_a_variable_of_the_shell_or_the_ranks_is_refused(section: str, name: str) -> None:
     with pytest.raises(FaultsError, match=name) as caught:
         resolve(section % name)
@@ -56,6 +57,7 @@ def test_names_that_only_look_alike_are_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["eth0", "eth0:1", "ib0.8001", "veth-a_b@if5", "_x", "e" * 15])
+@pytest.mark.case("L11")
 def test_an_interface(name: str) -> None:
     assert resolve(f'network: {{interface: "{name}"}}').spec.network.interface == name
 
@@ -63,6 +65,7 @@ def test_an_interface(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [":", "0s", ".", "..", "a/b", "a b", "eth0:", ":1", "-a", "e" * 16, "eth0:1:2"]
 )
+@pytest.mark.case("L11")
 def test_no_interface(name: str) -> None:
     with pytest.raises(FaultsError, match="name of a network interface"):
         resolve(f'network: {{interface: "{name}"}}')

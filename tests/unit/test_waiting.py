@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from orchestrator.backends import waiting
 from orchestrator.backends.base import Backend, Handle, State, Status
 from orchestrator.backends.waiting import wait
 from orchestrator.errors import BackendError
@@ -55,3 +56,14 @@ def test_past_its_time_it_names_what_goes_on() -> None:
 
 def test_nothing_to_wait_for_is_over() -> None:
     assert wait(cast(Backend, Scripted([(State.DONE, State.DONE)])), []) == []
+
+
+def test_what_stays_unknown_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "UNKNOWN_LIMIT_S", 0.3)
+    short = [(State.DONE, State.UNKNOWN), (State.DONE, State.RUNNING), (State.DONE, State.DONE)]
+    assert len(wait(cast(Backend, Scripted(short)), HANDLES)) == 2
+    with pytest.raises(BackendError, match=r"nothing is known for 0\.3 s of: two \(UNKNOWN\)$"):
+        wait(cast(Backend, Scripted([(State.DONE, State.UNKNOWN)])), HANDLES)
+    mixed = cast(Backend, Scripted([(State.RUNNING, State.UNKNOWN)]))
+    with pytest.raises(BackendError, match=r"after 0\.5 s .*: one \(RUNNING\), two \(UNKNOWN\)$"):
+        wait(mixed, HANDLES, timeout_s=0.5)

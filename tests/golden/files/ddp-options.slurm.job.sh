@@ -6,7 +6,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
-#SBATCH --signal=B:USR1@120
+#SBATCH --signal=B:USR1@150
 #SBATCH --open-mode=append
 #SBATCH --requeue
 
@@ -28,7 +28,11 @@ unset "${!PET_@}" "${!TORCHELASTIC_@}" MASTER_ADDR MASTER_PORT
 # The batch script runs on the job's first node, which is node 0 of the run. Where it listens is
 # settled here, once, and handed to all: each node would find another free port.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-attempt_id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+# An element of an array has a job id of its own, and the first of them that of the whole array.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-$SLURM_JOB_ID}
+restarts=${SLURM_RESTART_COUNT:-0}
+attempt_id=$job.$restarts
 # The way to another node: by its name, or where names do not resolve by the address Slurm knows.
 peers=("${hosts[1]}" "$(scontrol show node "${hosts[1]}" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')")
 read -r head port < <(python3 "$run_dir/launch/batch.py" head \
@@ -53,9 +57,11 @@ drain() {
 trap 'drain USR1' USR1
 trap 'drain TERM' TERM
 
-# In the background, since a trap waits until a foreground command has ended.
+# In the background, since a trap waits until a foreground command has ended. srun is not to end the
+# step when one task fails: node.py ends the others. A step is known by its job and number alone, so
+# an srun left on a node that was cut off would, once healed, end the step of the next attempt.
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
-  --kill-on-bad-exit=1 --export=ALL \
+  --kill-on-bad-exit=0 --wait=0 --export=ALL \
   python3 "$run_dir/launch/node.py" \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes 2 --node-rank-from SLURM_NODEID --nproc-per-node 2 \
@@ -75,13 +81,32 @@ while true; do
   [[ -n $interrupted ]] || break
 done
 
+# Asks Slurm to start the job again, unless Slurm's count of restarts says that it has done so itself:
+# on a node that was cut off this script may outlive its turn, and the job that runs is then another
+# attempt. The line in the file tells batch.py which restarts were asked for here.
+requeue() {
+  local now tries=12 # for two minutes, where Slurm does not answer
+  while ((tries-- > 0)) && [[ $asked != TERM ]]; do
+    now=$(scontrol show job "$job" | sed -n 's/^ *Requeue=[01] Restarts=\([0-9]*\) .*/\1/p')
+    if [[ $now == "$restarts" ]]; then
+      echo "$attempt_id $code" >>"$run_dir/slurm-requeues" || return
+      scontrol requeue "$job" && return # ends this script
+    elif [[ -n $now ]]; then
+      log "Slurm has requeued the job itself"
+      return
+    fi
+    sleep 10
+  done
+  log "the job was not requeued"
+}
+
 # srun gives the highest of its tasks' codes; what all nodes agreed on is in the attempt's folder.
 read -r next code < <(python3 "$run_dir/launch/batch.py" next \
   "$run_dir" "$attempt_id" "$code" 1 1000 0)
 if [[ -e $run_dir/cancel && $code -ne 0 ]]; then
-  scancel "$SLURM_JOB_ID" # so that Slurm says CANCELLED
+  scancel "$job" # so that Slurm says CANCELLED
 # After a TERM Slurm itself decides: it cancels, or requeues what it has preempted.
 elif [[ $next == again && $asked != TERM ]]; then
-  scontrol requeue "$SLURM_JOB_ID" # ends this script
+  requeue
 fi
 exit "${code:-1}"

@@ -1,0 +1,121 @@
+"""Stands in for the trainer on a cluster: notes what a rank finds there. PROBE says what it does:
+
+    done     rank 0 says "done"
+    group    the ranks form a process group first, with torch
+    leave=N  attempts before N: the first one ignores all requests to stop, and so does a process
+             below it in a session of its own; those after it wait for the drain file, and rank 0
+             says "drained". From attempt N on like done.
+
+Each rank writes attempts/N/seen-R.json: environment, cores, the signals that reached it, and the
+processes of earlier attempts of the run that this node still has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+GIVE_UP_S = 120.0  # no test may leave this running
+RUN_DIR = Path(os.environ["ORCHESTRATE_RUN_DIR"])
+NUMBER = int(os.environ["ORCHESTRATE_ATTEMPT"])
+ATTEMPT = RUN_DIR / "attempts" / str(NUMBER)
+RANK = int(os.environ["RANK"])
+ASKING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM)
+received: list[str] = []
+
+
+def main() -> int:
+    kind, _, first_good = os.environ["PROBE"].partition("=")
+    for number in ASKING:
+        signal.signal(number, note)
+    left = left_behind()
+    if kind == "group":
+        form_group()
+    elif kind == "leave" and int(first_good) > NUMBER:
+        if NUMBER == 1:
+            start_stubborn()
+        (ATTEMPT / f"ready-{RANK}").touch()
+        if not await_drain():
+            return 9
+        write_seen(left)
+        return finish("drained")
+    write_seen(left)
+    return finish("done")
+
+
+def note(number: int, _frame: FrameType | None) -> None:
+    received.append(signal.Signals(number).name)
+
+
+def await_drain() -> bool:
+    """Whether the drain file came; the first attempt does not look for it."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < deadline:
+        if NUMBER > 1 and (ATTEMPT / "drain").exists():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def start_stubborn() -> None:
+    code = f"import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep({GIVE_UP_S})"
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", code], start_new_session=True)
+
+
+def left_behind() -> list[str]:
+    """The commands of this node's processes that belong to an earlier attempt of the run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        is_of_the_run = f"ORCHESTRATE_RUN_DIR={RUN_DIR}".encode() in environ
+        if is_of_the_run and f"ORCHESTRATE_ATTEMPT={NUMBER}".encode() not in environ:
+            found.append(command)
+    return found
+
+
+def form_group() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1])
+    dist.all_reduce(total)
+    assert int(total) == sum(range(1, dist.get_world_size() + 1))
+    dist.destroy_process_group()
+
+
+def write_seen(left: list[str]) -> None:
+    seen: dict[str, object] = {
+        "environ": dict(os.environ), "cores": sorted(os.sched_getaffinity(0)), "left": left,
+        "received": received, "host": socket.gethostname(), "workdir": os.getcwd(),
+    }  # fmt: skip
+    write_json(ATTEMPT / f"seen-{RANK}.json", seen)
+
+
+def finish(outcome: str) -> int:
+    if RANK == 0:
+        write_json(ATTEMPT / "outcome.json", {"version": 1, "outcome": outcome, "step": NUMBER})
+        if outcome == "done":
+            (RUN_DIR / "DONE").touch()
+    return 0
+
+
+def write_json(path: Path, content: dict[str, object]) -> None:
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(json.dumps(content))
+    aside.rename(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

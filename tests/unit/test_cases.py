@@ -1,0 +1,77 @@
+"""Public failures of other launchers: each of them has a test here, marked by its number.
+
+`pytest -m case` runs them all, `pytest --collect-only -m case` names them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+LIST = TESTS.parent.parent / "shared" / "cases" / "launcher-cases.md"
+CASES = {
+    "L01": "node 0 does not take itself for the host, its address being no name of its own",
+    "L02": "the same with a pod's name below its service",
+    "L03": "node 0 is given by a name that the other nodes cannot resolve",
+    "L04": "an address is turned into a name, or there are no names at all",
+    "L05": "the node's own name is a loopback address",
+    "L06": "where srun was started is taken for the first node",
+    "L07": "the rank is expanded in the batch script, so every node is node 0",
+    "L08": "a fixed port, one in the ephemeral range, or another on each node",
+    "L09": "MASTER_ADDR of the user is obeyed in part",
+    "L10": "a name leads to the wrong network card",
+    "L11": "interfaces by the beginnings of their names, and lo among them",
+    "L12": "the job dies with node 0",
+    "L13": "torchrun keeps USR1 and USR2 to itself",
+    "L14": "one rank stops at a signal, the others wait for it",
+    "L15": "a signal reaches the script alone, or the steps alone",
+    "L16": "the signal is one that a library in the ranks uses",
+    "L17": "a shell as the first process swallows SIGTERM",
+    "L18": "the first run finds no checkpoint, the second does not look for one",
+    "L19": "a half-written checkpoint is loaded",
+    "L20": "the others wait for a rank that has crashed",
+    "L21": "orphans keep their GPUs",
+    "L22": "values with commas are cut, PATH is lost",
+    "L23": "names in capitals, blanks and quotes lost",
+    "L24": "a task has one core",
+    "L25": "each rank sees one GPU alone",
+    "L26": "the site refuses --gpus",
+    "L27": "nodes with unequal numbers of GPUs",
+    "L29": "an early failure keeps its nodes",
+    "L30": "the image's variables win over the job's",
+    "L44": "a requeued run meets its own old ranks",
+}
+LATER = {
+    "L28": "several slices of one GPU",
+    **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
+    **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
+    **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
+}
+"""What a later release tests."""
+
+
+def marks(path: Path) -> Iterator[str]:
+    """Each number in a mark of a test of the file."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test_"):
+            continue
+        for node in (n for decorator in function.decorator_list for n in ast.walk(decorator)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.case":
+                yield from map(ast.literal_eval, node.args)
+
+
+def test_each_case_has_a_test() -> None:
+    found = {number for path in TESTS.rglob("test_*.py") for number in marks(path)}
+    assert sorted(number for number in found if number.startswith("L")) == sorted(CASES)
+
+
+def test_no_case_of_the_list_is_forgotten() -> None:
+    if not LIST.exists():
+        pytest.skip(f"the list of public failures is not here: {LIST.name}")
+    listed = re.findall(r"^\| (L\d\d)", LIST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == sorted(CASES | LATER)
