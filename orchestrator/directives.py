@@ -33,18 +33,8 @@ def directives(plan: LaunchPlan) -> Directives:
         ("open-mode", "append"),
         ("requeue", None),
     ]
-    named: tuple[str, ...] = (
-        "partition",
-        "account",
-        "qos",
-        "constraint",
-        "reservation",
-        "nodelist",
-        "exclude",
-    )
-    named += ("begin", "comment", "mail_type", "mail_user")
     site: Directives = [
-        (name.replace("_", "-"), value) for name in named if (value := getattr(slurm, name))
+        (name.replace("_", "-"), value) for name in _NAMED if (value := getattr(slurm, name))
     ]
     if slurm.exclusive:
         site.append(("exclusive", None))

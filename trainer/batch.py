@@ -142,7 +142,8 @@ def look_up(run_dir: Path, ident: str, code: int) -> tuple[int, float]:
 def past_restarts(run_dir: Path, ident: str) -> tuple[int, int]:
     """How often this job was started again after a failure, and how often for other reasons.
 
-    The script notes each restart that it asks for, as "ID CODE". Slurm's own count has those too
+    The script notes each restart that it asks for, as "ID CODE", and as "ID void" if Slurm refused
+    it. Slurm's own count has those too
     that Slurm made by itself: after preemption, or for a lost node, though the nodes that were left
     had ended with the code of a failure.
     """
@@ -151,8 +152,9 @@ def past_restarts(run_dir: Path, ident: str) -> tuple[int, int]:
         text = (run_dir / "slurm-requeues").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         text = ""
-    asked = {line for line in text.splitlines() if line.startswith(f"{job}.")}
-    failed = len([line for line in asked if not line.endswith(f" {EXIT_REQUEUE}")])
+    lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith(f"{job}."))
+    asked = {asked_by: code for asked_by, _, code in lines}  # the last word of each counts
+    failed = sum(code not in (str(EXIT_REQUEUE), "void") for code in asked.values())
     return failed, int(restarts) - failed
 
 

@@ -176,9 +176,13 @@ def no_such_command(label: str, command: str) -> BackendError:
     )
 
 
-def no_answer(label: str, what: str, timeout_s: float) -> BackendError:
+class NoAnswer(BackendError):
+    """No answer, or none but a refusal: it may be another one in a while."""
+
+
+def no_answer(label: str, what: str, timeout_s: float) -> NoAnswer:
     """The error for a command that did not end in time."""
-    return BackendError(
+    return NoAnswer(
         f"{label}: {what} did not end within {timeout_s:g} s; it may have done its work all "
         "the same, so look before you repeat it"
     )

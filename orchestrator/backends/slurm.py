@@ -22,8 +22,8 @@ from orchestrator.backends.base import (
     Submission,
 )
 from orchestrator.backends.runstore import RunStore
-from orchestrator.backends.site import LocalSite, Site, site_of
-from orchestrator.backends.slurm_commands import Job, NoAnswer, joined
+from orchestrator.backends.site import LocalSite, NoAnswer, Site, site_of
+from orchestrator.backends.slurm_commands import Job, joined
 from orchestrator.backends.slurm_status import (
     Facts,
     read_facts,
@@ -142,7 +142,7 @@ class SlurmBackend:
         elements = sweeps.element_handles(self.site, handle)
         pairs = zip(elements, self._ask(elements), strict=True)
         going = [element for element, status in pairs if not status.state.is_final]
-        files = {f"{e.run_dir.name}/{CANCEL_FILE}": f"{e.ids['job']}\n".encode() for e in going}
+        files = {f"{e.run_dir.name}/{CANCEL_FILE}": f"{e.ids.get('job')}\n".encode() for e in going}
         return folder.unpack(self.site, handle.run_dir, files)
 
     def list(self, runs_root: Path) -> list[Handle]:

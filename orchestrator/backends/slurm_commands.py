@@ -10,8 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.backends.site import COMMAND_MISSING, Completed, Site, no_such_command
-from orchestrator.errors import BackendError, printable
+from orchestrator.backends.site import (
+    COMMAND_MISSING,
+    Completed,
+    NoAnswer,
+    Site,
+    no_such_command,
+)
+from orchestrator.errors import printable
 
 # sbatch can wait for slurmctld for longer than the others (MessageTimeout, 10 s, and repeats).
 SBATCH_TIMEOUT_S = 120.0
@@ -79,10 +85,6 @@ def call(site: Site, *argv: str, stdin: bytes | None = None, timeout_s: float = 
     if done.code == COMMAND_MISSING:
         raise no_such_command(site.label, argv[0])
     return done
-
-
-class NoAnswer(BackendError):
-    """Slurm's daemons gave no answer, or refused."""
 
 
 def failure(site: Site, done: Completed, what: str) -> NoAnswer:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from orchestrator.backends.site import COMMAND_TIMEOUT_S, Completed, no_answer
+from orchestrator.backends.site import COMMAND_TIMEOUT_S, Completed, NoAnswer, no_answer
 from orchestrator.errors import BackendError, printable
 
 # No option, nothing that a ProxyCommand would hand to a shell.
@@ -165,17 +165,17 @@ class Connection:
         if len(parts) < 3 or not code.isdigit():
             words = f": {_tail(done.stderr)}" if done.stderr.strip() else ""
             text = f"the connection was lost before the command's end{words}"
-            raise BackendError(f"{self.label}: {text}; look what it has done before you repeat it")
+            raise NoAnswer(f"{self.label}: {text}; look what it has done before you repeat it")
         output = done.raw[len(parts[0]) + len(mark) : -len(parts[-1]) - len(mark)]
         return Completed(int(code), output, done.stderr.rpartition(mark.decode())[2])
 
-    def _unreachable(self, done: Completed) -> BackendError:
+    def _unreachable(self, done: Completed) -> NoAnswer:
         said = done.stderr + done.stdout
         advice = next(
             (do for words, do in ADVICE.items() if words in said), "try it by hand: `ssh {host}`"
         )
         words = _tail(said) or f"ssh left with {done.code} and no word"
-        return BackendError(f"{self.label}: {words}\n  fix: {advice.format(host=self.host)}")
+        return NoAnswer(f"{self.label}: {words}\n  fix: {advice.format(host=self.host)}")
 
 
 def framed(script: str, mark: str, label: str) -> bytes:

@@ -57,7 +57,7 @@ class Sweeper:
                 self._stop(waiting)
                 waiting = []
             while waiting and len(self.going) < self.at_once:
-                self._start(waiting.pop(0))
+                self._try_to_start(waiting.pop(0))
             time.sleep(TICK_S)
             self._collect()
         paths = (RunPaths(self.run_dir / str(number)) for number in self.numbers)
@@ -70,6 +70,16 @@ class Sweeper:
         for number in self.numbers:
             reason = "waits for its turn"
             note(self.run_dir / str(number), replace(self.record, reason=reason))
+
+    def _try_to_start(self, number: int) -> None:
+        """Start an element, or note why it cannot be: the others are to go on."""
+        try:
+            self._start(number)
+        except OSError as error:
+            reason = f"it could not be started: {error}"
+            say(f"element {number}: {reason}")
+            record = replace(self.record, state=State.FAILED.value, reason=reason)
+            note(self.run_dir / str(number), record)
 
     def _start(self, number: int) -> None:
         run_dir = self.run_dir / str(number)

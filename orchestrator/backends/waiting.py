@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.backends.base import Backend, Handle, State, Status
+from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
 
 # A restart of a scheduler's daemons takes minutes at most; what stays unknown for longer stays so.
@@ -33,7 +34,7 @@ def wait(
     start_s = known_s = time.monotonic()
     seen: list[Status | None] = [None] * len(handles)
     while True:
-        statuses = backend.status(handles)
+        statuses = _asked(backend, handles)
         for status in _changed(seen, statuses):
             on_change(status)
         seen[:] = statuses
@@ -48,6 +49,14 @@ def wait(
         if now_s - known_s >= UNKNOWN_LIMIT_S:
             raise BackendError(f"nothing is known for {UNKNOWN_LIMIT_S:g} s of: {_names(going)}")
         time.sleep(_pause_s(backend.poll_s, now_s - start_s, timeout_s))
+
+
+def _asked(backend: Backend, handles: Sequence[Handle]) -> list[Status]:
+    """The statuses; UNKNOWN for all where nothing answers, which may pass."""
+    try:
+        return backend.status(handles)
+    except NoAnswer as error:
+        return [Status(handle.run, State.UNKNOWN, reason=str(error)) for handle in handles]
 
 
 def _changed(before: Sequence[Status | None], now: Sequence[Status]) -> list[Status]:

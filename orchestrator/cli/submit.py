@@ -103,12 +103,13 @@ def _workdir(job: Path, profile: ClusterProfile) -> Path:
 def _check_size(plan: LaunchPlan) -> None:
     """Raises UserError where this machine cannot stand for so many nodes."""
     cores = len(os.sched_getaffinity(0))
-    at_once = (plan.sweep.at_once if plan.sweep else None) or 1
+    at_once = min(plan.sweep.at_once or 1, len(plan.sweep.values)) if plan.sweep else 1
     if plan.world_size * at_once > RANKS_PER_CORE * cores:
+        fewer = "sweep.at_once=1" if at_once > 1 else "resources.nodes=2"
         times = f" for each of {at_once} elements at once" if at_once > 1 else ""
         raise UserError(
             f"resources: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks are "
             f"{plan.world_size} processes{times}, and this machine has {cores} core(s): at most "
             f"{RANKS_PER_CORE} for each, {RANKS_PER_CORE * cores} in all. Choose a real cluster "
-            "with --cluster, or fewer for this time: --set resources.nodes=2"
+            f"with --cluster, or fewer for this time: --set {fewer}"
         )

@@ -139,6 +139,17 @@ def test_one_at_a_time_where_nothing_else_is_said(runs: Runs) -> None:
     assert states(handle) == [D, State.FAILED, C]
 
 
+def test_an_element_that_cannot_start_does_not_end_the_others(runs: Runs) -> None:
+    handle = runs.submit("wait", "done", "done").handle
+    wait_ready(handle, 0)
+    log = handle.run_dir / "1/supervisor.log"
+    log.unlink(missing_ok=True)
+    log.mkdir()
+    assert "CANCELLED" in BACKEND.cancel(BACKEND.elements(handle)[0].handle)
+    wait_for(handle, C, State.FAILED, D)
+    assert "it could not be started" in BACKEND.elements(handle)[1].status.reason
+
+
 def test_the_end_of_the_sweeps_supervisor_ends_all_of_it(runs: Runs) -> None:
     handle = runs.submit("wait", "done").handle
     wait_ready(handle, 0)

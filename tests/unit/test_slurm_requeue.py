@@ -62,3 +62,12 @@ def test_an_answer_of_slurm_is_awaited_for_two_minutes(
     pauses = [argv[1] for argv, _ in calls if Path(argv[0]).name == "sleep"]
     assert pauses == ["10"] * 12
     assert script.code == 1
+    # Refused is taken back: should Slurm requeue the job itself, that is no failure of the run.
+    noted = script.run_dir / "slurm-requeues"
+    assert not noted.exists() or noted.read_text().splitlines()[-1] == "17.0 void"
+
+
+def test_without_a_verdict_the_code_is_the_steps(script: Script) -> None:
+    text = rendered(JOB).replace('batch.py" next', 'gone.py" next')
+    assert not ended(script.run(text, SRUN_CODE="75"))
+    assert script.code == 75

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.backends import waiting
 from orchestrator.backends.base import Backend, Handle, State, Status
+from orchestrator.backends.site import NoAnswer
 from orchestrator.backends.waiting import wait
 from orchestrator.errors import BackendError
 
@@ -52,6 +53,20 @@ def test_past_its_time_it_names_what_goes_on() -> None:
     backend = cast(Backend, Scripted([(State.DONE, State.RESTARTING)]))
     with pytest.raises(BackendError, match=r"after 0\.02 s still .*: two \(RESTARTING\)$"):
         wait(backend, HANDLES, timeout_s=0.02)
+
+
+def test_a_question_without_an_answer_is_asked_again() -> None:
+    class Away(Scripted):
+        def status(self, handles: Sequence[Handle]) -> list[Status]:
+            if not self.asked:
+                self.asked.append(0)
+                raise NoAnswer("squeue did not end within 60 s")
+            return super().status(handles)
+
+    seen: list[Status] = []
+    wait(cast(Backend, Away([(State.DONE, State.DONE)])), HANDLES, on_change=seen.append)
+    assert [status.state for status in seen] == [State.UNKNOWN] * 2 + [State.DONE] * 2
+    assert seen[0].reason == "squeue did not end within 60 s"
 
 
 def test_nothing_to_wait_for_is_over() -> None:

@@ -90,6 +90,7 @@ requeue() {
     if [[ $now == "$restarts" ]]; then
       echo "$attempt_id $code" >>"$run_dir/slurm-requeues" || return
       scontrol requeue "$job" && return # ends this script
+      echo "$attempt_id void" >>"$run_dir/slurm-requeues"
     elif [[ -n $now ]]; then
       log "Slurm has requeued the job itself"
       return
@@ -100,12 +101,14 @@ requeue() {
 }
 
 # srun gives the highest of its tasks' codes; what all nodes agreed on is in the attempt's folder.
-read -r next code < <(python3 "$run_dir/launch/batch.py" next \
+read -r next agreed < <(python3 "$run_dir/launch/batch.py" next \
   "$run_dir" "$attempt_id" "$code" 3 1000 0)
+[[ -n $next ]] || log "batch.py gave no answer: not started again"
+code=${agreed:-$code}
 if [[ -e $run_dir/cancel && $code -ne 0 ]]; then
   scancel "$job" # so that Slurm says CANCELLED
 # After a TERM Slurm itself decides: it cancels, or requeues what it has preempted.
 elif [[ $next == again && $asked != TERM ]]; then
   requeue
 fi
-exit "${code:-1}"
+exit "$code"
