@@ -56,6 +56,8 @@ def settings_of(config: TrainerConfig, corpus: Corpus) -> Settings:
     settings |= {f"parallelism.{name}": sections["parallelism"][name] for name in SPREAD_KEYS}
     settings |= {
         "parallelism.ddp.hook": config.parallelism.ddp.hook,
+        "parallelism.ddp.powersgd_rank": config.parallelism.ddp.powersgd_rank,
+        "parallelism.fsdp.version": config.parallelism.fsdp.version,
         "train.model.vocab_size": corpus.vocab_size,
         "train.steps": config.steps,
         "train.seed": config.seed,

@@ -127,8 +127,9 @@ class Parallelized:
         if self.scaler is not None:
             factor = (1.0 if factor is None else factor) / self.scaler.scale
             self.scaler.update(norm)
-        if factor is not None:
-            torch._foreach_mul_(self._gradient.parts(), factor)
+        parts = self._gradient.parts() if factor is not None else []
+        if parts:  # a rank may hold no part of any trainable parameter
+            torch._foreach_mul_(parts, factor)
         return norm
 
     def settle(self, backward: Callable[[], None]) -> None:

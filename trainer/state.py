@@ -17,6 +17,8 @@ from trainer.changes import FRESH, Settings
 from trainer.contract import ConfigurationError
 from trainer.parallelized import Parallelized
 
+# Of the files. 1 had the optimizer by number, and the rows of attention.inward in another order.
+FORMAT = 2
 MODEL_FILE, OPTIMIZER_FILE, TRAINER_FILE = "model.pt", "optimizer.pt", "trainer.pt"
 
 
@@ -113,6 +115,7 @@ def parts(
     """What to write to a checkpoint, by file name, on rank 0; None on the others. A collective."""
     keep = dist.get_rank() == 0
     rest = {
+        "format": FORMAT,
         "progress": asdict(progress),
         "settings": settings,
         "random": gather(random_state(device)),
@@ -123,8 +126,17 @@ def parts(
 
 
 def load(path: Path) -> Saved:
-    """All of a checkpoint but weights and optimizer."""
+    """All of a checkpoint but weights and optimizer.
+
+    Raises ConfigurationError for one that another version of this trainer wrote in another form.
+    """
     state = checkpoint.load_part(path, TRAINER_FILE)
+    found = state.get("format", 1)
+    if found != FORMAT:
+        raise ConfigurationError(
+            f"use the version that wrote it, or {FRESH}: checkpoint {path.name} has the format"
+            f" {found}, and this version reads {FORMAT}"
+        )
     progress = Progress(**state["progress"])
     settings, scaler = state.get("settings", {}), state.get("scaler")
     return Saved(path, progress, settings, state["random"], scaler)

@@ -56,6 +56,8 @@ SAME: dict[str, dict[str, Any]] = {
     "by class": {**FULL, "wrap__by": "class", "wrap__classes": ["Block"]},
     "by size": {**FULL, "wrap__by": "size", "wrap__min_parameters": 6000},
     "classic by size": {**CLASSIC, "wrap__by": "size", "wrap__min_parameters": 6000},
+    "each alone": {**FULL, "wrap__by": "size", "wrap__min_parameters": 1},
+    "each alone, classic": {**CLASSIC, "wrap__by": "size", "wrap__min_parameters": 1},
 }  # fmt: skip
 OF_THE_USER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "buffers": (WORDS, {**FULL, **BY_SIZE}),
