@@ -66,7 +66,7 @@ def _size_faults(model: ModelConfig) -> list[str]:
 
 def strategy_faults(config: TrainerConfig) -> list[str]:
     """What cannot go together, each of which would train something else, or fail late."""
-    checks = (_mesh_faults, _tensor_faults, _offload_faults, _wrapper_faults)
+    checks = (_mesh_faults, _tensor_faults, _offload_faults, _hook_faults, _wrapper_faults)
     return [fault for check in checks for fault in check(config)]
 
 
@@ -128,13 +128,27 @@ def _offload_faults(config: TrainerConfig) -> Iterator[str]:
         yield f'{key} sums on the CPU too: backend must be "cpu:gloo,cuda:nccl"'
 
 
-def _wrapper_faults(config: TrainerConfig) -> Iterator[str]:
+def _hook_faults(config: TrainerConfig) -> Iterator[str]:
     parallelism = config.parallelism
     if parallelism.ddp.hook == "bf16" and config.backend == "gloo":
         yield "parallelism.ddp.hook: bf16 fails on gloo (allowed there: none, fp16, powersgd)"
+    if parallelism.ddp.hook != "powersgd":
+        return
+    key = "parallelism.ddp.hook: is powersgd, which"
+    # What it holds back for the next step would be NaN after the step that was left out.
+    if parallelism.precision == "fp16":
+        yield f"{key} does not go with precision fp16, which leaves steps out"
+    if config.nonfinite.policy == "skip":
+        yield f"{key} does not go with nonfinite.policy skip"
+    if parallelism.gradient_sync == "each":  # it counts sums, and a resumed run counts steps
+        yield f"{key} does not go with gradient_sync each"
+
+
+def _wrapper_faults(config: TrainerConfig) -> Iterator[str]:
+    parallelism = config.parallelism
     if _adds_up_narrow_copies(config):
         yield (
-            "parallelism.gradient_sync: is last (allowed with no_shard of fsdp.version 1, precision"
+            "parallelism.gradient_sync: is last (allowed with fsdp.version 1, precision"
             f" {parallelism.precision} and batch.accumulation above 1: each)"
         )
     if parallelism.strategy == "shard_grad_op" and parallelism.fsdp.reshard_after_forward:
@@ -156,8 +170,11 @@ def _wrapper_faults(config: TrainerConfig) -> Iterator[str]:
 
 
 def _adds_up_narrow_copies(config: TrainerConfig) -> bool:
-    """Where torch 2.13 fails with tied weights: it gives the fp32 parameter a narrow gradient."""
+    """Where FSDP1 adds up the micro-batches' gradients as narrow as they come.
+
+    torch 2.13's NO_SHARD even fails with tied weights: the fp32 parameter gets a narrow gradient.
+    """
     parallelism = config.parallelism
-    flat_copies = parallelism.strategy == "no_shard" and parallelism.uses_fsdp
+    flat = parallelism.uses_fsdp and parallelism.fsdp.version == 1
     waits = parallelism.gradient_sync == "last" and config.batch.accumulation > 1
-    return flat_copies and waits and parallelism.precision != "fp32"
+    return flat and waits and parallelism.precision != "fp32"

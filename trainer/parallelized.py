@@ -17,7 +17,7 @@ from trainer.config import TrainerConfig
 from trainer.mesh import Sizes
 from trainer.model import flops_per_token
 from trainer.norms import GradientNorm
-from trainer.precision import LossScaler
+from trainer.precision import LossScaler, autocast
 
 
 class Named(NamedTuple):
@@ -107,8 +107,12 @@ class Parallelized:
         return contextlib.nullcontext()
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Around a forward pass."""
-        return contextlib.nullcontext()
+        """Around a forward pass.
+
+        Narrow parameters alone would make a model of the user's compute its loss in their format.
+        """
+        of_user = self.config.model.factory is not None
+        return autocast(self.config.parallelism.precision if of_user else "fp32", self.device)
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of one micro-batch, from a scalar."""
@@ -127,8 +131,8 @@ class Parallelized:
         if self.scaler is not None:
             factor = (1.0 if factor is None else factor) / self.scaler.scale
             self.scaler.update(norm)
-        parts = self._gradient.parts() if factor is not None else []
-        if parts:  # a rank may hold no part of any trainable parameter
+        # A rank may hold no part of any trainable parameter.
+        if factor is not None and (parts := self._gradient.parts()):
             torch._foreach_mul_(parts, factor)
         return norm
 

@@ -32,14 +32,16 @@ class Part(NamedTuple):
 def check(named: Iterable[tuple[str, Tensor]], step: int, shard: int = 0) -> None:
     """Raise ReplicasDiffer, on all ranks, if a parameter differs between its replicas.
 
-    A collective over all ranks: 16 bytes for each parameter. Raises ConfigurationError if no
-    parameter has replicas.
+    A collective over all ranks: 16 bytes for each parameter; nothing in a world of one rank, in
+    which any strategy is fine. Raises ConfigurationError if no parameter has replicas.
 
     Args:
         named: this rank's parameters by name. A DTensor tells which part of it lies here.
         step: optimizer steps done.
         shard: number of the part that a plain tensor is; ranks with the same number are replicas.
     """
+    if dist.get_world_size() == 1:
+        return
     names, parts = [], []
     for name, value in named:
         local = value.to_local() if isinstance(value, DTensor) else value

@@ -6,7 +6,7 @@ and filled one parameter at a time. A model of the user's is built whole in rank
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from trainer.config import TrainerConfig
 from trainer.full_state import put
 from trainer.materialize import assert_tied, materialize, ties_of
 from trainer.model import build_hollow, build_whole, first_value
+
+MOST_LEVELS = 8  # of lists in lists that are searched for tensors; a list may hold itself
 
 
 class StartingValues:
@@ -94,10 +96,26 @@ def _hollow_or_none(config: TrainerConfig, vocab_size: int) -> nn.Module | None:
         return None
     held = [*model.parameters(), *model.buffers()]
     # A tensor that is neither would never get a value.
-    stray = any(
-        isinstance(value, Tensor) for module in model.modules() for value in vars(module).values()
-    )
+    stray = any(_holds_stray(module) for module in model.modules())
     return None if stray or not all(value.is_meta for value in held) else model
+
+
+def _holds_stray(module: nn.Module) -> bool:
+    """Whether an attribute is, or has in lists and dictionaries, a tensor that torch can't see."""
+    seen_by_torch = ("_parameters", "_buffers", "_modules")
+    return any(
+        _holds_tensor(value, MOST_LEVELS)
+        for name, value in vars(module).items()
+        if name not in seen_by_torch
+    )
+
+
+def _holds_tensor(value: object, levels: int) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)) and levels > 0:
+        return any(_holds_tensor(item, levels - 1) for item in value)
+    return isinstance(value, Tensor)
 
 
 def _all_ranks_have(model: nn.Module | None, device: torch.device) -> bool:

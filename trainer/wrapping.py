@@ -6,7 +6,7 @@ time, one large unit costs memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from torch import nn
 
@@ -48,14 +48,32 @@ def _inside_out(model: nn.Module) -> list[nn.Module]:
 def _blocks(model: nn.Module, _wrap: WrapConfig) -> Iterable[nn.Module]:
     if isinstance(model, GPT):
         return model.blocks
-    lists = [module for module in _inside_out(model) if isinstance(module, nn.ModuleList)]
-    if not lists:
+    blocks = [item for each in _outermost_lists(model) for item in _items(each)]
+    if not blocks:
         raise ConfigurationError(
             "parallelism.wrap.by: the model of train.model.factory has no nn.ModuleList whose"
             " modules could be its blocks; write by: size, or by: class with some of the classes"
             f" that there are: {', '.join(_classes(model))}"
         )
-    return max(lists, key=_num_parameters)
+    return blocks
+
+
+def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    """Such as those of an encoder and of a decoder, but not those inside a block."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outermost_lists(child)
+
+
+def _items(container: nn.Module) -> Iterator[nn.Module]:
+    """The modules with parameters in a list, and in the lists and dictionaries right inside it."""
+    for child in container.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from _items(child)
+        elif not isinstance(child, CONTAINERS) and next(child.parameters(), None) is not None:
+            yield child
 
 
 def _by_class(model: nn.Module, wrap: WrapConfig) -> Iterable[nn.Module]:
@@ -94,10 +112,6 @@ def _tears(module: nn.Module, ties: list[list[Place]]) -> bool:
 def _classes(model: nn.Module) -> list[str]:
     modules = (module for module in _inside_out(model) if not isinstance(module, CONTAINERS))
     return sorted({type(module).__name__ for module in modules})
-
-
-def _num_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _refuse_torn_ties(model: nn.Module, units: list[nn.Module]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.hooks import hook_problems
 from orchestrator.spec.mesh import SHARDING, STRATEGY, mesh_problems
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ def parallelism_problems(spec: JobSpec) -> Iterator[Problem]:
         yield from _wrap_problems(spec.parallelism.wrap)
         yield from _fsdp_problems(spec.parallelism)
         yield from _sync_problems(spec)
+        yield from _backend_problems(spec)
     if spec.parallelism.uses_ddp:
-        yield from _hook_problems(spec)
+        yield from hook_problems(spec)
     yield from _checkpointing_problems(spec)
     if spec.parallelism.cpu_offload:
         yield from _offload_problems(spec)
@@ -146,27 +148,6 @@ def _fsdp_problems(parallelism: Parallelism) -> Iterator[Problem]:
             )
 
 
-def _hook_problems(spec: JobSpec) -> Iterator[Problem]:
-    ddp, path = spec.parallelism.ddp, ("parallelism", "ddp")
-    backend = spec.network.backend
-    on_gloo = backend == "gloo" or (backend == "auto" and not spec.resources.gpus_per_node)
-    if ddp.hook == "bf16" and on_gloo:
-        yield Problem(
-            (*path, "hook"),
-            "bf16 fails on gloo, which the job uses; torch's hook needs nccl",
-            "write hook: fp16 or powersgd, or train on GPUs with nccl",
-            involves=(("network", "backend"), ("resources", "gpus_per_node"), STRATEGY),
-        )
-    if ddp.hook != "powersgd" and ddp.given("powersgd_rank"):
-        yield Problem(
-            (*path, "powersgd_rank"),
-            f"goes with hook: powersgd only, not with hook: {ddp.hook}",
-            "remove it, or write hook: powersgd",
-            "key",
-            involves=((*path, "hook"), STRATEGY),
-        )
-
-
 def _checkpointing_problems(spec: JobSpec) -> Iterator[Problem]:
     parallelism, model = spec.parallelism, spec.train.model
     every: KeyPath = ("parallelism", "activation_checkpointing_every")
@@ -244,16 +225,27 @@ def _offload_problems(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _sync_problems(spec: JobSpec) -> Iterator[Problem]:
-    """What torch 2.13's NO_SHARD fails in with tied weights: adding up narrow gradients."""
+    """Where FSDP1 adds up the micro-batches' gradients as narrow as they come."""
     parallelism, accumulation = spec.parallelism, spec.train.batch.accumulation
     waits = parallelism.gradient_sync == "last" and accumulation > 1
-    if parallelism.strategy == "no_shard" and waits and parallelism.precision != "fp32":
+    if parallelism.fsdp.version == 1 and waits and parallelism.precision != "fp32":
         yield Problem(
             ("parallelism", "gradient_sync"),
-            f"last with {_called(parallelism)}, precision {parallelism.precision} and "
-            f"batch.accumulation {accumulation}: torch's class fails to add up such gradients",
+            f"last with fsdp.version 1, precision {parallelism.precision} and batch.accumulation "
+            f"{accumulation}: torch's class would add up gradients in {parallelism.precision}",
             "write gradient_sync: each, or remove fsdp.version",
             involves=(STRATEGY, VERSION, ("parallelism", "precision")),
+        )
+
+
+def _backend_problems(spec: JobSpec) -> Iterator[Problem]:
+    if spec.network.backend == "gloo" and spec.resources.gpus_per_node:
+        yield Problem(
+            ("network", "backend"),
+            f"gloo with GPUs and {_called(spec.parallelism)}: sharding on GPUs was never tried on "
+            "gloo",
+            "write backend: nccl, or remove it",
+            involves=(("resources", "gpus_per_node"), STRATEGY, VERSION),
         )
 
 

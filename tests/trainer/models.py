@@ -105,6 +105,18 @@ class Awkward(Words):
         return functional.cross_entropy(self.head(x), targets.flatten())
 
 
+class Pocketed(Words):
+    """As Awkward, with the tensor in a list in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pocket = {"scales": [torch.full((16,), 2.0)]}
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens).flatten(0, 1) * self.pocket["scales"][0]
+        return functional.cross_entropy(self.head(x), targets.flatten())
+
+
 class Stack(Words):
     """With a list of blocks, a mask that is no part of its state, and a tied head."""
 
@@ -173,6 +185,10 @@ def frozen() -> nn.Module:
 
 def awkward() -> nn.Module:
     return Awkward()
+
+
+def pocketed() -> nn.Module:
+    return Pocketed()
 
 
 def stack() -> nn.Module:

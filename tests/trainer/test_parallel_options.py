@@ -65,6 +65,7 @@ OF_THE_USER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "frozen": (FROZEN, {**FULL, **BY_SIZE}),
     "frozen, classic": (FROZEN, {**CLASSIC, **BY_SIZE}),
     "cannot be hollow": (AWKWARD, {**FULL, **BY_SIZE}),
+    "a tensor in a pocket": ({"model__factory": "models:pocketed"}, {**FULL, **BY_SIZE}),
     "by list": ({"model__factory": "models:stack"}, FULL),
 }
 NEAR: dict[str, tuple[dict[str, Any], float]] = {
@@ -110,6 +111,8 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.case("T09")
+# Of a Linear that is sharded alone: nothing here changes what it returns in place.
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
 def test_what_must_not_change_the_training(run: Run) -> None:
     configs = [given(changes) for changes in SAME.values()]
     found = dict(zip(SAME, run_ranks(2, train_each, run, configs)[0], strict=True))
@@ -127,6 +130,24 @@ def test_a_users_model_trains_as_under_ddp(run: Run) -> None:
     found = run_ranks(2, train_each, run, configs)[0]
     for name, plain, sharded in zip(OF_THE_USER, found[::2], found[1::2], strict=True):
         assert sharded == pytest.approx(plain, rel=1e-6), name
+
+
+def first_loss(trainer: Trainer) -> tuple[str, float]:
+    with torch.no_grad():
+        loss = trainer._loss(*trainer._next_batch())
+    return str(loss.dtype), loss.item()
+
+
+def first_losses(run: Run, configs: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    return in_group(run, configs, first_loss)
+
+
+def test_a_users_loss_is_computed_in_fp32_everywhere(run: Run) -> None:
+    strategies: list[dict[str, Any]] = [{}, {**FULL, **BY_SIZE}, {**CLASSIC, **BY_SIZE}]
+    model = {"model__factory": "models:words", "precision": "bf16"}
+    found = run_ranks(2, first_losses, run, [given(model | each) for each in strategies])[0]
+    assert [dtype for dtype, _ in found] == ["torch.float32"] * 3
+    assert [loss for _, loss in found] == pytest.approx([found[0][1]] * 3, rel=1e-3)
 
 
 def test_what_changes_the_training_a_little(run: Run) -> None:

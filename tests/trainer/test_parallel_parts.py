@@ -99,6 +99,8 @@ def test_what_talks_most_lies_closest_and_no_group_waits_longer(tmp_path: Path) 
         ({"strategy": "full_shard", "cpu_offload": True, "precision": "fp16"}, "with precision"),
         ({"strategy": "full_shard", "cpu_offload": True, "fsdp__version": 1}, "on the CPU"),
         ({"ddp__hook": "bf16"}, "bf16 fails on gloo"),
+        ({"ddp__hook": "powersgd", "precision": "fp16"}, "with precision fp16"),
+        ({"ddp__hook": "powersgd", "gradient_sync": "each"}, "with gradient_sync each"),
         ({"strategy": "full_shard", "wrap__by": "class"}, "wrap.classes: is empty"),
         ({"activation_checkpointing": "full", "ddp__find_unused_parameters": True}, "ready twice"),
     ],
@@ -125,6 +127,13 @@ def test_what_does_not_go_together(changes: dict[str, Any], fault: str) -> None:
             "loses gradients",
         ),
         (
+            {
+                "parallelism__fsdp__version": 1, "parallelism__precision": "bf16",
+                "batch__accumulation": 2,
+            },
+            "above 1: each)",
+        ),
+        (
             {"parallelism__cpu_offload": True, "device": "cuda", "backend": "nccl"},
             'backend must be "cpu:gloo,cuda:nccl"',
         ),
@@ -134,6 +143,11 @@ def test_what_does_not_go_with_sharding(changes: dict[str, Any], fault: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         config(num_ranks=4, **FULL, **changes)
     assert fault in str(caught.value)
+
+
+def test_powersgd_would_keep_what_is_skipped() -> None:
+    with pytest.raises(ConfigurationError, match=r"powersgd, which .* with nonfinite\.policy skip"):
+        config(parallelism__ddp__hook="powersgd", nonfinite={"policy": "skip", "limit": 3})
 
 
 def test_dp_would_weigh_gpus_alike_where_not_all_tokens_count() -> None:
@@ -168,9 +182,17 @@ def test_units_of_the_built_in_model_are_its_blocks() -> None:
     assert units_of(model, wrap("block")) == list(model.blocks)
 
 
-def test_units_of_a_users_model_are_those_of_its_largest_list() -> None:
+def test_units_of_a_users_model_are_those_of_its_list() -> None:
     model = Nested()
     assert units_of(model, wrap("block")) == [model.list[0]]
+
+
+def test_units_of_a_users_model_are_those_of_all_outermost_lists() -> None:
+    """Not a list inside a block, nor what has no parameters; lists in a list are gone through."""
+    encoder, decoder, a, b = Nested(), nn.Module(), nn.Linear(3, 3), nn.Linear(2, 2)
+    decoder.layers = nn.ModuleList([Nested(), nn.ReLU(), nn.ModuleList([a, nn.ModuleList([b])])])
+    model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+    assert units_of(model, wrap("block")) == [encoder.list[0], decoder.layers[0], a, b]
 
 
 def test_units_by_class_come_from_the_inside_out() -> None:

@@ -87,6 +87,10 @@ def test_equal_replicas() -> None:
     assert run_ranks(4, grouped, checked, "hybrid", None) == ["equal"] * 4
 
 
+def test_one_rank_alone_has_nothing_to_compare() -> None:
+    assert run_ranks(1, grouped, checked, "none", None) == ["equal"]
+
+
 def test_the_odd_rank_and_the_first_parameter_are_named() -> None:
     told = run_ranks(4, grouped, checked, "none", 2)
     assert len(set(told)) == 1

@@ -65,7 +65,7 @@ def test_all_faults_at_once() -> None:
                 "batch__accumulation": 2,
             },
             (
-                "parallelism.gradient_sync: is last (allowed with no_shard of fsdp.version 1,"
+                "parallelism.gradient_sync: is last (allowed with fsdp.version 1,"
                 " precision bf16 and batch.accumulation above 1: each)"
             ),
         ),

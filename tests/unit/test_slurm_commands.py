@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends import slurm_commands
-from orchestrator.backends.site import Completed, LocalSite
+from orchestrator.backends.site import Completed, LocalSite, NoAnswer
 from orchestrator.backends.slurm_commands import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,
@@ -215,5 +215,5 @@ def test_a_disabled_accounting_is_no_error(tmp_path: Path) -> None:
     words = "echo Slurm accounting storage is disabled >&2; exit 1"
     site = clients(tmp_path, sacct=words, squeue="echo slurm_load_jobs error: boom >&2; exit 1")
     assert slurm_commands.accounting(site, ["12"]) == []
-    with pytest.raises(slurm_commands.NoAnswer, match="cannot ask for jobs: boom"):
+    with pytest.raises(NoAnswer, match="cannot ask for jobs: boom"):
         slurm_commands.queue(site, ["12"])

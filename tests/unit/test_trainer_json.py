@@ -27,7 +27,7 @@ from worlds import STRATEGIES, WORLD, accepted, faults_of, plan_of, trainer_json
         ("strategy: full_shard, cpu_offload: true", ["train.batch.accumulation=4"]),
         ("strategy: hybrid_shard, check_replicas_every: 5", []),
         ("ddp: {hook: bf16}", ["resources.gpus_per_node=4"]),
-        ("ddp: {hook: powersgd, powersgd_rank: 4}, precision: fp16", []),
+        ("ddp: {hook: powersgd, powersgd_rank: 4}, precision: bf16", []),
         ("activation_checkpointing: selective, activation_checkpointing_every: 4", []),
         (
             "strategy: dp",
@@ -46,7 +46,7 @@ def test_what_goes_together(options: str, sets: list[str]) -> None:
         ("strategy: ddp", "auto", "nccl"),
         ("strategy: full_shard, cpu_offload: true", "auto", "cpu:gloo,cuda:nccl"),
         ("strategy: full_shard, cpu_offload: true", "nccl", "cpu:gloo,cuda:nccl"),
-        ("strategy: full_shard, cpu_offload: true", "gloo", "gloo"),
+        ("strategy: ddp", "gloo", "gloo"),
     ],
 )
 def test_what_lies_on_the_cpu_is_summed_by_gloo(options: str, backend: str, expected: str) -> None:
@@ -99,6 +99,7 @@ OPTIONS = st.fixed_dictionaries(
         "wrap": some(by=st.sampled_from(["block", "class", "size"]), classes=st.just(["Block"])),
         "tensor": st.sampled_from([1, 2]),
         "precision": FORMATS,
+        "gradient_sync": st.sampled_from(["last", "each"]),
         "reductions": FORMATS,
         "cpu_offload": st.booleans(),
         "activation_checkpointing": st.sampled_from(["none", "full", "selective"]),
