@@ -111,9 +111,9 @@ class GPT(nn.Module):
 
         tokens and targets are int64 [B, T] with T at most the context. Targets of -100 don't count.
         """
+        places = torch.arange(tokens.shape[1], device=tokens.device)  # [T]
         # Called, not indexed: only a call gathers the weights of a module that is sharded alone.
-        places = self.position(torch.arange(tokens.shape[1], device=tokens.device))  # [T, C]
-        x = self.dropout(self.token(tokens) + places)  # [B, T, C]
+        x = self.dropout(self.token(tokens) + self.position(places))  # [B, T, C]
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))  # [B, T, V]
