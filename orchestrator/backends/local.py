@@ -119,6 +119,10 @@ class LocalBackend:
         if record is None or not record.is_alive:
             return f"{handle.run} does not run here: {_status(handle).state.value}"
         if _waits(handle, record):
+            # A supervisor that takes over now writes its record first and looks for this file then.
+            LocalRunStore(handle.run_dir).write(sweeps.CANCEL_FILE, b"")
+            record = Record.read(handle.run_dir) or record
+        if _waits(handle, record):
             return _leave_out(handle, record)
         if now:
             return _kill(handle, record)
@@ -211,8 +215,7 @@ def _waits(handle: Handle, record: Record) -> bool:
 
 
 def _leave_out(handle: Handle, record: Record) -> str:
-    """Cancel an element that waits."""
-    LocalRunStore(handle.run_dir).write(sweeps.CANCEL_FILE, b"")
+    """Note that an element that waits is cancelled."""
     reason = "it had not started; submit the sweep again to continue"
     replace(record, state=State.CANCELLED.value, reason=reason).write(handle.run_dir)
     return f"{handle.run}: {State.CANCELLED.value} ({reason})"

@@ -141,8 +141,9 @@ class SlurmBackend:
             return self.site.put({CANCEL_FILE: text.encode()}, handle.run_dir)
         elements = sweeps.element_handles(self.site, handle)
         pairs = zip(elements, self._ask(elements), strict=True)
-        going = [element for element, status in pairs if not status.state.is_final]
-        files = {f"{e.run_dir.name}/{CANCEL_FILE}": f"{e.ids.get('job')}\n".encode() for e in going}
+        # One without a job, from a submit that was cut off, has nothing to be cancelled.
+        going = [e for e, status in pairs if "job" in e.ids and not status.state.is_final]
+        files = {f"{e.run_dir.name}/{CANCEL_FILE}": f"{e.ids['job']}\n".encode() for e in going}
         return folder.unpack(self.site, handle.run_dir, files)
 
     def list(self, runs_root: Path) -> list[Handle]:
