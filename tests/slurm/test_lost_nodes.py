@@ -12,7 +12,8 @@ from slurm.cluster import Cluster
 
 pytest.importorskip("torch")
 
-from slurm.training import JOB, Outcome, Training, at, outcome
+from slurm.training import JOB, KILL_WAIT_S, Outcome, Training, at, outcome
+from trainer.node import FAILURE_GRACE_S
 
 pytestmark = pytest.mark.timeout(900)
 BACK_S = 120.0  # until Slurm has seen a healed node again and ended what it has still of the job
@@ -40,8 +41,10 @@ def test_a_power_failure_and_a_cut(cluster: Cluster, straight: Outcome, tmp_path
     assert "attempt 2 is superseded" in error["message"]
     assert training.ends_at_last() is State.DONE, training.logs()
 
-    # Of the attempt that was cut only the script and its srun wait on, for Slurm's word.
-    training.nothing_is_left(besides=("/bin/bash ", "srun "))
+    # Of the attempt that was cut only the script and its srun wait on, for Slurm's word. Its node.py
+    # has waited for the other node's result, that long after its own rank's failure.
+    grace_s = FAILURE_GRACE_S + 2 * KILL_WAIT_S
+    training.nothing_is_left(besides=("/bin/bash ", "srun "), timeout_s=grace_s)
     cluster.dev("heal", host)
     training.nothing_is_left(timeout_s=BACK_S)
     assert training.ends_at_last() is State.DONE
