@@ -105,7 +105,7 @@ def configuration(
     config["batch"] = {"micro": micro, "accumulation": 1}
     config["data"]["samples"] = 4096
     config["steps"] = 10**6
-    config["checkpoint"]["every"] = 10**6
+    config["checkpoint"]["every_steps"] = 10**6
     config["parallelism"]["strategy"] = strategy
     return config
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.train import Data, Nonfinite
 
 VERSION = 1
+WHOLE_COPIES = ("ddp", "no_shard", "dp")  # strategies under which each rank has the whole state
 
 
 def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
@@ -25,16 +26,18 @@ def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
         device: `cpu` or `cuda`.
         backend: of torch.distributed, with nothing left to choose.
     """
-    train, checkpoint = spec.train, spec.checkpoint
+    train = spec.train
     ranks_per_node = spec.resources.num_ranks_per_node
     return {
         "version": VERSION,
         "name": spec.name,
         "num_ranks": spec.num_ranks,
+        "world_sizes": [spec.num_ranks],
         "ranks_per_node": ranks_per_node,
         "device": device,
         "backend": backend,
         "step_timeout_s": spec.timeouts.step,
+        "shutdown_timeout_s": spec.timeouts.shutdown,
         "model": _model(train.model),
         "data": _data(train.data),
         "optimizer": train.optimizer.model_dump(mode="json"),
@@ -47,12 +50,24 @@ def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
         "logging": train.logging.model_dump(mode="json"),
         "compile": train.compile,
         "parallelism": _parallelism(spec.parallelism, ranks_per_node),
-        "checkpoint": {
-            "every": checkpoint.every,
-            "keep": checkpoint.keep,
-            "keep_best": checkpoint.keep_best,
-            "resume": checkpoint.resume,
-        },
+        "checkpoint": _checkpoint(spec),
+    }
+
+
+def _checkpoint(spec: JobSpec) -> dict[str, Any]:
+    checkpoint, whole = spec.checkpoint, spec.parallelism.strategy in WHOLE_COPIES
+    layout = checkpoint.format
+    return {
+        "every_steps": checkpoint.every,
+        "every_s": None,
+        "mtbf_s": None,
+        "keep": checkpoint.keep,
+        "keep_best": checkpoint.keep_best,
+        "format": ("full" if whole else "sharded") if layout == "auto" else layout,
+        "asynchronous": checkpoint.asynchronous,
+        "on_failure": checkpoint.on_failure,
+        "timeout_s": spec.timeouts.checkpoint,
+        "resume": checkpoint.resume,
     }
 
 

@@ -99,10 +99,11 @@ class NonfiniteConfig:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Steps between metric lines, and whether TensorBoard files are written too."""
+    """Steps between metric lines, and whether TensorBoard files and sample numbers are written."""
 
     every: int
     tensorboard: bool
+    samples: bool
 
 
 @dataclass(frozen=True)
@@ -182,25 +183,43 @@ class ParallelismConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Steps between checkpoints, how many to keep, and whether a start continues from one."""
+    """When the state is saved, how, and whether a start continues from what was saved.
 
-    every: int
+    One of every_steps, every_s and mtbf_s is given: steps or seconds between checkpoints, or the
+    mean time in seconds between failures of the whole job, from which the best interval follows.
+    on_failure: what a checkpoint that cannot be written does. timeout_s: for one checkpoint.
+    """
+
+    every_steps: int | None
+    every_s: float | None
+    mtbf_s: float | None
     keep: int
     keep_best: bool
+    format: Literal["full", "sharded", "both"]
+    asynchronous: bool
+    on_failure: Literal["stop", "continue"]
+    timeout_s: float
     resume: Literal["auto", "never"]
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """The whole of trainer.json."""
+    """The whole of trainer.json.
+
+    num_ranks: what the job asks for; batch and sharding are given for it. world_sizes: the numbers
+    of ranks with which an attempt may run, all of which keep the global batch. step_timeout_s: the
+    longest time without progress. shutdown_timeout_s: from a request to stop until ranks are ended.
+    """
 
     version: Literal[1]
     name: str
     num_ranks: int
+    world_sizes: tuple[int, ...]
     ranks_per_node: int
     device: Literal["cpu", "cuda"]
     backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"]
     step_timeout_s: float
+    shutdown_timeout_s: float
     model: ModelConfig
     data: DataConfig
     optimizer: OptimizerConfig

@@ -20,7 +20,7 @@ _LEAST: dict[str, float] = {
     "data.samples": 1, "data.workers": 0,
     "data.validation_fraction": 0, "optimizer.lr": 0, "optimizer.clip_norm": 0,
     "optimizer.weight_decay": 0, "schedule.warmup_steps": 0, "evaluation.every": 1,
-    "evaluation.batches": 1, "logging.every": 1, "checkpoint.every": 1, "checkpoint.keep": 1,
+    "evaluation.batches": 1, "logging.every": 1, "checkpoint.every_steps": 1, "checkpoint.keep": 1,
     "parallelism.shard_group": 1, "parallelism.tensor": 1, "parallelism.check_replicas_every": 1,
     "parallelism.activation_checkpointing_every": 1, "parallelism.wrap.min_parameters": 1,
     "parallelism.ddp.powersgd_rank": 1, "parallelism.fsdp.prefetch_forward": 0,
@@ -42,7 +42,7 @@ def range_faults(config: TrainerConfig) -> list[str]:
         faults += _size_faults(config.model)
     if len(config.optimizer.betas) != 2:
         faults.append(f"optimizer.betas: has {len(config.optimizer.betas)} numbers (allowed: 2)")
-    for key in ("step_timeout_s", "parallelism.ddp.bucket_cap_mb"):
+    for key in ("step_timeout_s", "checkpoint.timeout_s", "parallelism.ddp.bucket_cap_mb"):
         if _at(config, key) <= 0:
             faults.append(f"{key}: is {_at(config, key)} (allowed: above 0)")
     return faults

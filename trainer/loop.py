@@ -149,7 +149,8 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         step = self.progress.step
-        return step == self.config.steps or step % self.config.checkpoint.every == 0
+        every = self.config.checkpoint.every_steps
+        return step == self.config.steps or (every is not None and step % every == 0)
 
     def _report(self) -> None:
         """Write the metrics since the last report; the only collective of an ordinary interval."""

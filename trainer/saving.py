@@ -43,7 +43,7 @@ def manifest_of(
     The last validation speaks for it if it was made after the checkpoint before would have been,
     but never that of the untrained model.
     """
-    since = max(0, progress.step - config.checkpoint.every)
+    since = max(0, progress.step - (config.checkpoint.every_steps or progress.step))
     measured = progress.validation_loss is not None and progress.validated_step > since
     return checkpoint.Manifest(
         step=progress.step,

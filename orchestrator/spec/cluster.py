@@ -102,6 +102,10 @@ class Timeouts(Part):
         "30m",
         "Longest wait of a rank for the others in a step: the timeout of the process group.",
     )
+    checkpoint: Duration = duration(
+        "30m",
+        "Longest time that one checkpoint may take until it is published.",
+    )
     shutdown: Duration = duration(
         "5m",
         "From the request to stop until what still runs is killed; long enough for a checkpoint. "

@@ -76,9 +76,20 @@ class Checkpoint(Part):
         default=True,
         description="Keep the one with the lowest validation loss as well.",
     )
-    format: Literal["full"] = Field(
-        default="full",
-        description="Layout on disk; full is one file with everything, written by rank 0.",
+    format: Literal["auto", "full", "sharded", "both"] = Field(
+        default="auto",
+        description="Layout on disk. full: whole tensors, written by rank 0. sharded: each rank "
+        "writes its part (torch.distributed.checkpoint). auto is sharded where the strategy shards "
+        "the state, full elsewhere. Any layout is read under any strategy and number of ranks.",
+    )
+    asynchronous: bool = Field(
+        default=False,
+        description="Write while training goes on; costs a copy of the state in the CPU's memory.",
+    )
+    on_failure: Literal["stop", "continue"] = Field(
+        default="stop",
+        description="What follows where a checkpoint cannot be written: stop ends the attempt; "
+        "continue trains on until the next one is due. The last one must be written all the same.",
     )
     resume: Literal["auto", "never"] = Field(
         default="auto",

@@ -16,16 +16,13 @@ LATER_KEYS: dict[str, str] = {
     "timeouts.load": "a limit for model, data and checkpoint to load",
     "timeouts.first_step": "a limit for the first step",
     "timeouts.evaluation": "a limit for one evaluation",
-    "timeouts.checkpoint": "a limit for one checkpoint",
     "attempts.exclude_bad_nodes": "new attempts without the nodes that failed",
-    "checkpoint.async": "checkpoints that are written while training goes on",
 }
 """Key with dots, and what it will be for."""
 
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "launcher": ("accelerate", "deepspeed"),
     "network.backend": ("xccl", "hccl", "cncl"),
-    "checkpoint.format": ("sharded",),
 }
 """Values of a key that a later release knows."""
 

@@ -197,6 +197,10 @@ class Logging(Part):
         default=True,
         description="Write TensorBoard files as well, where it is installed.",
     )
+    samples: bool = Field(
+        default=False,
+        description="Write the numbers of the samples that each rank has trained on.",
+    )
 
 
 class Train(Part):

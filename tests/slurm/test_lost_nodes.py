@@ -41,8 +41,8 @@ def test_a_power_failure_and_a_cut(cluster: Cluster, straight: Outcome, tmp_path
     assert "attempt 2 is superseded" in error["message"]
     assert training.ends_at_last() is State.DONE, training.logs()
 
-    # Of the attempt that was cut only the script and its srun wait on, for Slurm's word. Its node.py
-    # has waited for the other node's result, that long after its own rank's failure.
+    # Of the attempt that was cut only the script and its srun wait on, for Slurm's word. Its
+    # node.py has waited for the other node's result, that long after its own rank's failure.
     grace_s = FAILURE_GRACE_S + 2 * KILL_WAIT_S
     training.nothing_is_left(besides=("/bin/bash ", "srun "), timeout_s=grace_s)
     cluster.dev("heal", host)

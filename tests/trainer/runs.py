@@ -23,8 +23,9 @@ from trainer.main import main, process_group
 from trainer.stop import StopProtocol
 
 CONFIG: dict[str, Any] = {
-    "version": 1, "name": "test", "num_ranks": 2, "ranks_per_node": 8, "device": "cpu",
-    "backend": "gloo", "step_timeout_s": 60,
+    "version": 1, "name": "test", "num_ranks": 2, "world_sizes": [1, 2, 4],
+    "ranks_per_node": 8, "device": "cpu", "backend": "gloo", "step_timeout_s": 60,
+    "shutdown_timeout_s": 60,
     "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
               "dropout": 0.0, "tied": True, "factory": None, "args": {}},
     "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",
@@ -36,7 +37,7 @@ CONFIG: dict[str, Any] = {
     "batch": {"micro": 2, "accumulation": 1}, "steps": 6,
     "evaluation": {"every": None, "batches": None}, "seed": 7,
     "nonfinite": {"policy": "stop", "limit": 0},
-    "logging": {"every": 2, "tensorboard": False}, "compile": False,
+    "logging": {"every": 2, "tensorboard": False, "samples": False}, "compile": False,
     "parallelism": {
         "strategy": "ddp", "shard_group": None, "tensor": 1, "precision": "fp32",
         "reductions": "fp32", "buffers": None, "activation_checkpointing": "none",
@@ -49,7 +50,9 @@ CONFIG: dict[str, Any] = {
                  "prefetch_backward": 0, "deferred_init": True},
         "check_replicas_every": None,
     },
-    "checkpoint": {"every": 100, "keep": 3, "keep_best": True, "resume": "auto"},
+    "checkpoint": {"every_steps": 100, "every_s": None, "mtbf_s": None, "keep": 3,
+                   "keep_best": True, "format": "full", "asynchronous": False,
+                   "on_failure": "stop", "timeout_s": 60, "resume": "auto"},
 }  # fmt: skip
 
 TEXT = "".join(f"{i} green bottles, hanging on the wall number {i * i}.\n" for i in range(120))

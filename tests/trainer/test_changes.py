@@ -155,7 +155,9 @@ def test_broken_checkpoints_are_told(stopped: Run, capfd: pytest.CaptureFixture[
 
 def test_the_last_validation_speaks_for_the_checkpoint_after_it(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = configuration(steps=11, evaluation__every=4, checkpoint__every=3, checkpoint__keep=10)
+    config = configuration(
+        steps=11, evaluation__every=4, checkpoint__every_steps=3, checkpoint__keep=10
+    )
     run.finish(config)
     found = {}
     for name in run.checkpoints():

@@ -21,7 +21,11 @@ STRATEGIES: list[dict[str, Any]] = [
 def poisoned(*steps: int, gradient_only: bool = False, **changes: Any) -> dict[str, Any]:
     """Two ranks and four steps; rank 1 has no number in `steps`."""
     args = {"steps": list(steps), "rank": 1, "gradient_only": gradient_only}
-    defaults = {"checkpoint__every": 1, "checkpoint__keep": 1, "parallelism__wrap__by": "size"}
+    defaults = {
+        "checkpoint__every_steps": 1,
+        "checkpoint__keep": 1,
+        "parallelism__wrap__by": "size",
+    }
     return configuration(
         steps=4, model__factory="models:poisoned", model__args=args, **defaults | changes
     )
@@ -82,7 +86,7 @@ def test_a_skipped_step_changes_no_weight_and_no_moment(
 
 def test_more_in_a_row_than_the_limit_end_the_training(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = poisoned(1, 3, 4, checkpoint__every=2, logging__every=9)
+    config = poisoned(1, 3, 4, checkpoint__every_steps=2, logging__every=9)
     config["nonfinite"] = {"policy": "skip", "limit": 1}
     run.start(config)
     (message,) = {error["message"] for error in run.errors()}
@@ -93,7 +97,7 @@ def test_more_in_a_row_than_the_limit_end_the_training(tmp_path: Path) -> None:
 
 def test_a_row_goes_on_over_a_resume(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = poisoned(2, 3, checkpoint__every=1)
+    config = poisoned(2, 3, checkpoint__every_steps=1)
     config["nonfinite"] = {"policy": "skip", "limit": 1}
     config["steps"] = 2
     run.finish(config)
@@ -113,7 +117,7 @@ def test_under_fp16_steps_that_overflow_are_ordinary(tmp_path: Path) -> None:
 
 def test_but_not_without_an_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = poisoned(*range(3, 99), parallelism__precision="fp16", checkpoint__every=50)
+    config = poisoned(*range(3, 99), parallelism__precision="fp16", checkpoint__every_steps=50)
     run.start(config | {"steps": 99, "logging": {"every": 100, "tensorboard": False}})
     (message,) = {error["message"] for error in run.errors()}
     assert f"of step {3 + FP16_LIMIT} is nan, after {FP16_LIMIT} skipped in a row" in message

@@ -80,7 +80,7 @@ def test_other_data_on_one_rank(tmp_path: Path) -> None:
 def check_every(steps: int, **parallelism: Any) -> dict[str, Any]:
     config = configuration(
         num_ranks=4, model__factory="models:flips", model__args={"step": 3, "rank": 2}, steps=6,
-        checkpoint__every=1,
+        checkpoint__every_steps=1,
     )  # fmt: skip
     config["parallelism"] |= {"check_replicas_every": steps} | parallelism
     return config

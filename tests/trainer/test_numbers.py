@@ -127,7 +127,7 @@ def test_the_padded_text_has_micro_batches_with_all_counts(tmp_path: Path) -> No
 @pytest.mark.case("T13")
 def test_the_schedule_steps_once_per_update_also_after_a_resume(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = config_of(num_ranks=3, batch__accumulation=2, checkpoint__every=2)
+    config = config_of(num_ranks=3, batch__accumulation=2, checkpoint__every_steps=2)
     curves(run, config)
     (run.run_dir / "DONE").unlink()
     (run.checkpoint_dir / run.checkpoints()[-1] / "manifest.json").unlink()

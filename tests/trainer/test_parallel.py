@@ -36,7 +36,7 @@ def job(parallelism: dict[str, Any], **changes: Any) -> dict[str, Any]:
     given = {f"parallelism__{key}": value for key, value in parallelism.items()}
     batch = {"micro": parallelism.get("tensor", 1), "accumulation": 4}
     base = {
-        "num_ranks": 4, "steps": STEPS, "batch": batch, "checkpoint__every": STEPS // 2,
+        "num_ranks": 4, "steps": STEPS, "batch": batch, "checkpoint__every_steps": STEPS // 2,
         "model__layers": 2, "logging__every": 1, "data__validation_fraction": 0.015,
     }  # fmt: skip
     return configuration(**{**base, **given, **changes})
@@ -87,7 +87,7 @@ def test_it_goes_on_with_any_other_strategy(alone: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     names = ["ddp", "tensor", "1 hybrid_shard", "hybrid_shard", "1 full_shard", "shard_grad_op"]
     for attempt, name in enumerate(names, 1):
-        steps = {"steps": 2 * attempt, "checkpoint__every": 2, "schedule__kind": "constant"}
+        steps = {"steps": 2 * attempt, "checkpoint__every_steps": 2, "schedule__kind": "constant"}
         assert run.finish(job(STRATEGIES[name], **steps), attempt=attempt) == "done"
         (run.run_dir / "DONE").unlink()
     told = [change["key"] for change in run.events("changed")[0]["changes"]]

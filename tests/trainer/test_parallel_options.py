@@ -193,7 +193,7 @@ def test_a_step_that_overflows_in_fp16_is_skipped_on_all_ranks(run: Run) -> None
 def test_fp16_resumes_with_its_scale(tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = configuration(
-        parallelism__strategy="full_shard", parallelism__precision="fp16", checkpoint__every=3
+        parallelism__strategy="full_shard", parallelism__precision="fp16", checkpoint__every_steps=3
     )
     run.finish(config)
     digest = run.digest()

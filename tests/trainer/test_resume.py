@@ -27,7 +27,7 @@ def exact(**changes: object) -> dict[str, object]:
     """A configuration with dropout, so that random states count too."""
     return configuration(
         num_ranks=RANKS, steps=STEPS, model__dropout=0.1, model__width=64,
-        checkpoint__every=STEPS // 2, **changes,
+        checkpoint__every_steps=STEPS // 2, **changes,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def drain_while_saving(run: Run, name: str, step: int) -> None:
         (run.attempt_dir() / "drain").touch()
 
 
-config = configuration(num_ranks=RANKS, steps=STEPS, evaluation__every=6, checkpoint__every=3)
+config = configuration(num_ranks=RANKS, steps=STEPS, evaluation__every=6, checkpoint__every_steps=3)
 
 
 def validations(run: Run) -> list[tuple[int, float]]:

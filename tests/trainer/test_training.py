@@ -29,7 +29,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 
 def test_a_run_from_start_to_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    config = configuration(steps=40, checkpoint__every=15, evaluation__every=20)
+    config = configuration(steps=40, checkpoint__every_steps=15, evaluation__every=20)
     assert run.finish(config) == "done"
     assert run.outcome() == {"version": 1, "outcome": "done", "step": 40}
     assert (run.run_dir / "DONE").exists()
@@ -127,7 +127,7 @@ def test_validation_counts_each_sample_once_on_any_number_of_ranks(tmp_path: Pat
 
 def test_a_users_model_with_buffers_and_unused_parts_resumes_equal(tmp_path: Path) -> None:
     config = configuration(
-        num_ranks=4, steps=8, checkpoint__every=4, model__factory="models:words",
+        num_ranks=4, steps=8, checkpoint__every_steps=4, model__factory="models:words",
         model__args={"unused": True, "norm": True}, parallelism__ddp__find_unused_parameters=True,
     )  # fmt: skip
     straight, again = Run(tmp_path / "straight"), Run(tmp_path / "again")
@@ -145,7 +145,7 @@ def test_a_users_model_with_buffers_and_unused_parts_resumes_equal(tmp_path: Pat
 def test_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = configuration(
-        steps=20, checkpoint__every=5, logging__every=20, model__factory="models:explodes",
+        steps=20, checkpoint__every_steps=5, logging__every=20, model__factory="models:explodes",
         model__args={"at": 10},
     )  # fmt: skip
     ended = run.start(config)
@@ -168,7 +168,7 @@ def test_a_metrics_line_holds_a_bounded_number_of_losses(tmp_path: Path) -> None
     run = Run(tmp_path)
     config = configuration(
         num_ranks=1, steps=1003, logging__every=10**12, model__factory="models:words",
-        checkpoint__every=10**6,
+        checkpoint__every_steps=10**6,
     )  # fmt: skip
     run.finish(config)
     assert [len(line["losses"]) for line in run.metrics() if "losses" in line] == [1000, 3]
@@ -197,7 +197,7 @@ def supersede(run: Run, name: str, step: int) -> None:
 
 def test_a_superseded_attempt_publishes_nothing_and_ends(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.start(configuration(checkpoint__every=4), listener=supersede)
+    run.start(configuration(checkpoint__every_steps=4), listener=supersede)
     assert run.checkpoints() == []
     assert "Superseded" in run.errors()[0]["message"]
 
