@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.source import expand, unexpanded
+    from orchestrator.spec.checkpoint import Checkpoint
     from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
-    from orchestrator.spec.job import Checkpoint, JobSpec
+    from orchestrator.spec.job import JobSpec
     from orchestrator.spec.keys import FieldInfo, children, fields, find_field
     from orchestrator.spec.model import Model
     from orchestrator.spec.parallelism import Ddp, Parallelism
@@ -50,8 +51,9 @@ __all__ = [
 # Which module has which names, the same as above.
 _HOMES = {
     "orchestrator.source": ("expand", "unexpanded"),
+    "orchestrator.spec.checkpoint": ("Checkpoint",),
     "orchestrator.spec.cluster": ("Attempts", "Network", "Resources", "Timeouts"),
-    "orchestrator.spec.job": ("Checkpoint", "JobSpec"),
+    "orchestrator.spec.job": ("JobSpec",),
     "orchestrator.spec.keys": ("FieldInfo", "children", "fields", "find_field"),
     "orchestrator.spec.model": ("Model",),
     "orchestrator.spec.parallelism": ("Ddp", "Parallelism"),

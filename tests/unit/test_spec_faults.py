@@ -75,7 +75,7 @@ ADDED = [
     ),
     ("launcher: submitit", "6:11", "5 minutes where it is given none", "resources.time_limit"),
     ("launcher: torchrn", "6:11", "is none of torchrun, srun, submitit", '"torchrun"'),
-    ("checkpoint: {format: ful}", "6:22", "only full can be written here", '"full"'),
+    ("checkpoint: {format: ful}", "6:22", "none of auto, full, sharded, both", '"full"'),
     ("parallelism: {precision: bf61}", "6:26", "none of fp32, bf16", '"bf16"'),
     ("parallelism: {precision: 16}", "6:26", "16 is none of fp32, bf16", ""),
     ("parallelism: {ddp: {static_graph: yes}}", "6:35", 'not "yes"', "write true"),
@@ -102,10 +102,6 @@ ADDED = [
     ("network: {interface: ''}", "6:22", "name of a network interface", "eth0"),
     ("timeouts: {step: 0s}", "6:18", "no time at all", "1s"),
     ("timeouts: {stp: 5m}", "6:12", "unknown key", '"step"'),
-    ("checkpoint: {every: 10m}", "6:21", "not supported yet", "every: 100"),
-    ("checkpoint: {async: true}", "6:14", "not supported yet (for checkpoints", "remove"),
-    ("checkpoint: {format: sharded}", "6:22", "not supported yet", "use full"),
-    ("checkpoint: {keep: 0}", "6:20", "0 is not at least 1", "from 1"),
     ("attempts: {failures: -1}", "6:22", "-1 is not at least 0", "from 0"),
     ("env: {RANK: '0'}", "6:7", "RANK is set by the launcher", "remove"),
     ("env: {PET_NNODES: '0'}", "6:7", "set by the launcher", "remove"),
@@ -234,7 +230,7 @@ train:
   model: {preset: nano, heads: 3}
   data: {python_docs: true, workers: many}
   steps: "400"
-checkpoint: {async: true}
+checkpoint: {async: 1}
 """
     assert [fault.key for fault in faults_of(text)] == [
         "name",
