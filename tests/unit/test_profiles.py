@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import FaultsError, UserError
-from orchestrator.profiles import (
-    ProfileSource,
-    config_folder,
-    embedded_profiles,
-    find_profiles,
-    trust,
-)
+from orchestrator.profiles import ProfileSource, embedded_profiles, find_profiles
+from orchestrator.trust import config_folder, trust
 
 FILE = "clusters:\n  mine: {target: local, runs_root: /data}\n"
 
