@@ -12,9 +12,10 @@ from orchestrator.units import parse_duration
 
 if TYPE_CHECKING:
     from orchestrator.spec import JobSpec
+    from orchestrator.spec.data import Data
     from orchestrator.spec.model import Model
     from orchestrator.spec.parallelism import Parallelism
-    from orchestrator.spec.train import Data, Nonfinite
+    from orchestrator.spec.train import Nonfinite
 
 VERSION = 1
 WHOLE_COPIES = ("ddp", "no_shard", "dp")  # strategies under which each rank has the whole state
