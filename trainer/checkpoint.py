@@ -198,6 +198,12 @@ def published(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint by its name, whole or not; 0 without one."""
+    steps = [int(path.name.split("-")[1]) for path in published(folder)]
+    return max(steps, default=0)
+
+
 def newest_whole(folder: Path) -> tuple[Path | None, list[BrokenCheckpoint]]:
     """The newest checkpoint that verifies, or None, and what is wrong with those after it."""
     broken: list[BrokenCheckpoint] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -15,14 +15,16 @@ from trainer import agreement, changes, checkpoint, phase, replicas, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
+from trainer.due import Due
 from trainer.evaluation import batches_of, validation_totals
+from trainer.feed import Feed
+from trainer.grace import Grace
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
-from trainer.samples import SampleStream, train_batches
 from trainer.saving import save
-from trainer.stop import StopProtocol
+from trainer.stop import Agreed, StopProtocol
 from trainer.token_counts import Divisors, Pair, counted
 
 # Losses are kept on the device until they are reported, and one metrics line holds them all.
@@ -33,52 +35,65 @@ class Trainer:
     """One rank's model, data and state.
 
     Building it loads everything and continues from the newest whole checkpoint; run() trains.
-    The process group must be up, and every rank must build its own.
+    The process group must be up, and every rank must build its own. All ranks raise Drained
+    instead if one is asked to stop meanwhile.
     """
 
     def __init__(
         self, config: TrainerConfig, contract: Contract, stop: StopProtocol, device: torch.device
     ) -> None:
         self.config, self.contract, self.stop, self.device = config, contract, stop, device
+        self.progress = state.Progress()
         phase.enter("load", 0)
+        stop.leave_if_asked()
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
         agreement.agree(agreement.facts_of_run(config, changes.fingerprint(self.corpus.train)))
+        stop.leave_if_asked()
         state.seed_everything(config.seed)
         self.parallel = parallelize(config, self.corpus.vocab_size, device)
         outline = self.parallel.outline
         self.optimizer = build_optimizer(self.parallel.named, outline.decayed, config.optimizer)
         per_rank = config.batch.micro * config.batch.accumulation
         self.samples_per_step = per_rank * self.parallel.data_world_size
-        self.progress = state.Progress()
         self.changes: list[changes.Change] = []
         self.broken: list[checkpoint.BrokenCheckpoint] = []
+        stop.leave_if_asked()
         self.parallel.settle(self._throw_away_pass)
+        stop.leave_if_asked()
         self.resumed_from = self._resume()
         self._check_replicas()
-        self._batches = self._open_batches()
+        stop.leave_if_asked(self.progress.step)
+        self._batches = Feed(
+            config, contract, self.corpus.train, self.parallel, self.progress.samples, device
+        )
         self._losses: list[Tensor] = []  # of the steps since the last report, on the device
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
         self.clock = Clock()
+        self.due = Due(config.checkpoint, self.progress.step)
+        self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
         progress, config = self.progress, self.config
         stopping = self._evaluation_due() and not self._evaluate()
         while not stopping and progress.step < config.steps:
-            stopping = self.advance()
+            agreed = self.advance()
+            stopping = agreed == "stop"
             self._check_replicas()
             if not stopping and self._evaluation_due():
                 stopping = not self._evaluate()
-            if stopping or self._checkpoint_due():
+            if stopping or agreed == "save" or self._checkpoint_due():
                 self._save()
         return OUTCOME_DRAINED if stopping else OUTCOME_DONE
 
-    def advance(self) -> bool:
-        """One step with what goes with every step; True if all ranks stop after it."""
-        self.stop.before_step(self.progress.step + 1)
+    def advance(self) -> Agreed | None:
+        """One step with what goes with every step; what all ranks do after it."""
+        save_due = self.contract.rank == 0 and self.due.now()
+        self.stop.before_step(self.progress.step + 1, save_due)
         self._train_step()
+        self._batches.end_step(self.progress.step)
         if self._report_due():
             self._report()
         return self.stop.after_step(self.progress.step)
@@ -148,6 +163,7 @@ class Trainer:
         return step in (0, self.config.steps) or (every is not None and step % every == 0)
 
     def _checkpoint_due(self) -> bool:
+        """By the number of steps, which needs no agreement."""
         step = self.progress.step
         every = self.config.checkpoint.every_steps
         return step == self.config.steps or (every is not None and step % every == 0)
@@ -240,6 +256,7 @@ class Trainer:
     def _save(self) -> None:
         """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
         self._report()
+        self._batches.sync()
         began = perf_counter()
         phase.enter("save", self.progress.step)
         content = state.parts(
@@ -247,10 +264,15 @@ class Trainer:
         )
         if content is not None:
             known_broken = [error.path for error in self.broken]
-            path = save(content, self.progress, self.config, self.contract, known_broken)
+            path = save(
+                content, self.progress, self.due.last_step, self.config, self.contract, known_broken
+            )
             seconds = round(perf_counter() - began, 3)
             self.metrics.event("checkpoint", self.progress.step, path=path, seconds=seconds)
-        self.clock.checkpoint_s += perf_counter() - began
+        blocked_s = perf_counter() - began
+        self.clock.checkpoint_s += blocked_s
+        self.due.saved(self.progress.step, blocked_s)
+        self.grace.saved(self.progress.step, blocked_s, self.stop.step_s)
 
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
@@ -273,20 +295,3 @@ class Trainer:
         """End the loader's workers and close the metrics."""
         self._batches.close()
         self.metrics.close()
-
-    def _open_batches(self) -> Generator[Tensor, None, None]:
-        stream = SampleStream(
-            num_samples=len(self.corpus.train),
-            micro=self.config.batch.micro,
-            rank=self.parallel.data_rank,
-            world_size=self.parallel.data_world_size,
-            seed=self.config.seed,
-            offset=self.progress.samples,
-        )
-        return train_batches(
-            self.corpus.train,
-            stream,
-            self.config.data.workers,
-            timeout_s=self.config.step_timeout_s,
-            pin=self.device.type == "cuda",
-        )

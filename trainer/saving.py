@@ -15,15 +15,17 @@ from trainer.state import Progress
 def save(
     parts: Mapping[str, object],
     progress: Progress,
+    last_step: int,
     config: TrainerConfig,
     contract: Contract,
     broken: Collection[Path],
 ) -> str:
     """Publish `parts` (see state.parts), remove what need not be kept; returns the name.
 
-    broken: checkpoints that are known not to be whole. Raises what checkpoint.publish raises.
+    last_step: of the checkpoint before. broken: checkpoints that are known not to be whole.
+    Raises what checkpoint.publish raises.
     """
-    manifest = manifest_of(progress, config, contract)
+    manifest = manifest_of(progress, last_step, config, contract)
     path = checkpoint.publish(manifest, parts, contract)
     phase.enter("prune", progress.step)
     try:
@@ -36,14 +38,16 @@ def save(
 
 
 def manifest_of(
-    progress: Progress, config: TrainerConfig, contract: Contract
+    progress: Progress, last_step: int, config: TrainerConfig, contract: Contract
 ) -> checkpoint.Manifest:
     """The manifest of a checkpoint of now.
 
-    The last validation speaks for it if it was made after the checkpoint before would have been,
-    but never that of the untrained model.
+    The last validation speaks for it if it was made after the checkpoint before, under
+    checkpoint.every_steps that which a run without a stop would have made; but never that of the
+    untrained model.
     """
-    since = max(0, progress.step - (config.checkpoint.every_steps or progress.step))
+    every = config.checkpoint.every_steps
+    since = last_step if every is None else max(0, progress.step - every)
     measured = progress.validation_loss is not None and progress.validated_step > since
     return checkpoint.Manifest(
         step=progress.step,
