@@ -25,6 +25,7 @@ ERRORS_DIR = "errors"
 DRAIN_FILE = "drain"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
+LEDGER_FILE = "goodput.jsonl"
 DONE_FILE = "DONE"
 METRICS_TAG = "[metrics] "
 
@@ -98,6 +99,11 @@ class Contract:
     def metrics_file(self) -> Path:
         """JSON lines of rank 0."""
         return self.run_dir / METRICS_FILE
+
+    @property
+    def ledger_file(self) -> Path:
+        """JSON lines of rank 0: where the time went."""
+        return self.run_dir / LEDGER_FILE
 
     def enter_workdir(self) -> None:
         """Make relative paths relative to the user's folder; its modules come last on the path."""

@@ -16,6 +16,7 @@ from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
 from trainer.evaluation import batches_of, validation_totals
+from trainer.ledger import Ledger
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
@@ -54,12 +55,15 @@ class Trainer:
         self.changes: list[changes.Change] = []
         self.broken: list[checkpoint.BrokenCheckpoint] = []
         self.parallel.settle(self._throw_away_pass)
+        began = perf_counter()
         self.resumed_from = self._resume()
+        restore_s = perf_counter() - began
         self._check_replicas()
         self._batches = self._open_batches()
         self._losses: list[Tensor] = []  # of the steps since the last report, on the device
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
+        self.ledger = Ledger(contract, self.progress.step, restore_s)
         self.clock = Clock()
 
     def run(self) -> str:
@@ -159,6 +163,7 @@ class Trainer:
         if num_steps == 0:
             return
         training_s, shares = self.clock.read()
+        self.ledger.book(progress.step, self.clock)
         own_step_s = torch.tensor(training_s / num_steps, device=self.device)
         sums = torch.stack([*self._losses, own_step_s]).float()
         dist.all_reduce(sums)
@@ -240,6 +245,7 @@ class Trainer:
     def _save(self) -> None:
         """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
         self._report()
+        self.ledger.book(self.progress.step, self.clock, at_once=True)
         began = perf_counter()
         phase.enter("save", self.progress.step)
         content = state.parts(
@@ -270,8 +276,9 @@ class Trainer:
         return path.name
 
     def close(self) -> None:
-        """End the loader's workers and close the metrics."""
+        """End the loader's workers and close the books."""
         self._batches.close()
+        self.ledger.close(self.progress.step, self.clock)
         self.metrics.close()
 
     def _open_batches(self) -> Generator[Tensor, None, None]:
