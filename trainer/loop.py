@@ -19,6 +19,7 @@ from trainer.due import Due
 from trainer.evaluation import batches_of, validation_totals
 from trainer.feed import Feed
 from trainer.grace import Grace
+from trainer.ledger import Ledger
 from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
@@ -61,7 +62,9 @@ class Trainer:
         stop.leave_if_asked()
         self.parallel.settle(self._throw_away_pass)
         stop.leave_if_asked()
+        began = perf_counter()
         self.resumed_from = self._resume()
+        restore_s = perf_counter() - began
         self._check_replicas()
         stop.leave_if_asked(self.progress.step)
         self._batches = Feed(
@@ -70,6 +73,7 @@ class Trainer:
         self._losses: list[Tensor] = []  # of the steps since the last report, on the device
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
+        self.ledger = Ledger(contract, self.progress.step, restore_s)
         self.clock = Clock()
         self.due = Due(config.checkpoint, self.progress.step)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
@@ -175,6 +179,7 @@ class Trainer:
         if num_steps == 0:
             return
         training_s, shares = self.clock.read()
+        self.ledger.book(progress.step, self.clock)
         own_step_s = torch.tensor(training_s / num_steps, device=self.device)
         sums = torch.stack([*self._losses, own_step_s]).float()
         dist.all_reduce(sums)
@@ -257,6 +262,7 @@ class Trainer:
         """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
         self._report()
         self._batches.sync()
+        self.ledger.book(self.progress.step, self.clock, at_once=True)
         began = perf_counter()
         phase.enter("save", self.progress.step)
         content = state.parts(
@@ -292,6 +298,7 @@ class Trainer:
         return path.name
 
     def close(self) -> None:
-        """End the loader's workers and close the metrics."""
+        """End the loader's workers and close the books."""
         self._batches.close()
+        self.ledger.close(self.progress.step, self.clock)
         self.metrics.close()

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainer import phase, signals
@@ -221,8 +222,11 @@ def _warn(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, outcome: str) -> None:
     """Rank 0's last words: a sample, the DONE marker and the outcome that all ranks agreed on."""
     step = trainer.progress.step
+    trainer.ledger.outcome = outcome
     if outcome == OUTCOME_DONE:
+        began = perf_counter()
         text = _sample_text(trainer)
+        trainer.clock.evaluation_s += perf_counter() - began
         if text is not None:
             trainer.metrics.event("sample", step, text=text)
         trainer.contract.write_done(step)
