@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 MANIFEST = "manifest.json"
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})-attempt-(\d{5})")
+E = TypeVar("E", bound=BaseException)
 FORMATS = ("full", "sharded", "both")
 READ_BYTES = 1 << 20
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -66,6 +68,26 @@ def name_of(step: int, attempt: int) -> str:
     return f"step-{step:09d}-attempt-{attempt:05d}"
 
 
+def error_behind(error: BaseException, kind: type[E]) -> E | None:
+    """The first error of this kind below `error`; torch raises one of its own on top of it."""
+    found: E | None = None
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, kind):
+            found = below
+        below = below.__cause__ or below.__context__
+    return found
+
+
+def sync_folder(path: Path) -> None:
+    """Have the system put the names in a folder on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint folder `path`, its file sizes checked but no hash.
 
@@ -91,6 +113,11 @@ def read_manifest(path: Path) -> Manifest:
         if (path / name).stat().st_size != size:
             raise BrokenCheckpoint(path, f"{name} does not have the {size} bytes of its manifest")
     return manifest
+
+
+def format_of(path: Path) -> str:
+    """The format of a checkpoint that is known to be whole: full, sharded or both."""
+    return str(json.loads((path / MANIFEST).read_bytes())["format"])
 
 
 def verify(path: Path) -> Manifest:
@@ -125,6 +152,11 @@ def load_part(path: Path, name: str, lazily: bool = False) -> Any:
     stay as it is until then.
     """
     return torch.load(path / name, map_location="cpu", weights_only=True, mmap=lazily)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The size_bytes and the sha256 of a file, as the manifest has them."""
+    return {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def sha256_of(path: Path) -> str:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from trainer import phase
-from trainer.checkpoint import Manifest
+from trainer.checkpoint import Files, Manifest, error_behind
 from trainer.config import TrainerConfig
 from trainer.contract import Contract, Superseded
-from trainer.peers import Member, Peers
+from trainer.peers import Peers, some
 from trainer.pruning import prune
 from trainer.staging import Staged
-from trainer.writing import CheckpointNotWritten, Draft, TookTooLong, cause_of, free_space
+from trainer.writing import CheckpointNotWritten, Draft, PartNotWritten, TookTooLong, free_space
+
+if TYPE_CHECKING:  # torch's part of it takes time to import
+    from trainer.shards import Parts
 
 T = TypeVar("T")
 # A thread that is late ends by itself, with a better message; so it gets this much more.
@@ -27,11 +30,14 @@ GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What stopped one rank. kind: which exception all ranks raise for it."""
+    """What stopped a rank. reason: who, where and why; kind: what all ranks raise for it.
 
-    who: Member
+    free: how much space there was, in words.
+    """
+
     reason: str
     kind: Literal["superseded", "late", "refused"]
+    free: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,22 +122,45 @@ class Flight:
 
     def _run(self) -> None:
         try:
-            self._together(self._write_alone)
+            if self._staged.shards is None:
+                self._together(self._write_alone)
+            else:
+                self._write_in_parts(self._staged.shards)
         except (CheckpointNotWritten, Superseded, TookTooLong):
             if self._peers.first:
                 self.draft.discard()  # all ranks have stopped to write
             raise
 
     def _write_alone(self) -> None:
-        """Rank 0's part where it writes everything; the others have none."""
+        """Rank 0's work where it writes everything; the others have none."""
         if self._peers.first and self._begin():
             self._publish(self.draft.write(self._staged.parts))
+
+    def _write_in_parts(self, shards: Parts) -> None:
+        first = self._peers.first
+        begun = self._together(lambda: first and self._begin())
+        if not begun[0]:
+            return
+        written = self._together(lambda: self._write_own(shards))
+        files = {name: facts for own in written for name, facts in (own or {}).items()}
+        self._together(lambda: self._publish(files) if first else None)
+
+    def _write_own(self, shards: Parts) -> Files:
+        """This rank's files. The shards are first: a rank that failed before would be missed."""
+        from trainer.shards import write_shards
+
+        if not self._peers.first:
+            self._enter("save", self.step)
+        return {
+            **write_shards(self.draft.aside, shards, self._peers.group),
+            **self.draft.write(self._staged.parts),
+        }
 
     def _begin(self) -> bool:
         self._enter("save", self.step)
         return self.draft.begin()
 
-    def _publish(self, files: dict[str, Any]) -> None:
+    def _publish(self, files: Files) -> None:
         self._enter("publish", self.step)
         self.draft.publish(self._manifest, files, self._contract)
         self._enter("prune", self.step)
@@ -162,27 +191,29 @@ class Flight:
     def _fault_of(self, error: Exception) -> Fault:
         me = self._peers.me
         if isinstance(error, Superseded):
-            return Fault(me, str(error), "superseded")
-        if (late := cause_of(error, TookTooLong)) is not None:
-            return Fault(me, str(late), "late")
-        if isinstance(refusal := cause_of(error, OSError), OSError):
+            return Fault(str(error), "superseded")
+        if (late := error_behind(error, TookTooLong)) is not None:
+            return Fault(f"{me}: {late}", "late")
+        free = free_space(self.draft.final.parent)
+        if isinstance(error, PartNotWritten):
+            return Fault(str(error), "refused", free)
+        if (refusal := error_behind(error, OSError)) is not None:
             where = refusal.filename or self.draft.aside
-            free = free_space(self.draft.final.parent)
-            return Fault(me, f"{where}: {refusal.strerror or refusal} ({free})", "refused")
+            return Fault(f"{me}: {where}: {refusal.strerror or refusal}", "refused", free)
         traceback.print_exception(error)
-        return Fault(me, f"{type(error).__name__}: {error}", "refused")
+        return Fault(f"{me}: {type(error).__name__}: {error}", "refused", free)
 
-    def _error_of(self, faults: Collection[Fault]) -> Exception:
+    def _error_of(self, faults: Sequence[Fault]) -> Exception:
         """What all ranks raise: they have the same faults."""
         for fault in faults:
             if fault.kind == "superseded":
                 return Superseded(fault.reason)
-        said = "; ".join(f"{fault.who}: {fault.reason}" for fault in faults)
+        said = some(fault.reason for fault in faults)
         if any(fault.kind == "late" for fault in faults):
             return TookTooLong(self._late(said))
         return CheckpointNotWritten(
-            f"checkpoint {self.draft.final} could not be written: {said}. The one before is as it"
-            " was; make room or mend the folder"
+            f"checkpoint {self.draft.final} could not be written: {said} ({faults[0].free}). The"
+            " one before is as it was; make room or mend the folder"
         )
 
     def _late(self, said: str) -> str:

@@ -26,6 +26,10 @@ class CheckpointNotWritten(OSError):
     """A checkpoint could not be written; the message says who failed, where and why."""
 
 
+class PartNotWritten(OSError):
+    """The same on all ranks: the disk refused some their part. The message says whom and why."""
+
+
 class TookTooLong(RuntimeError):
     """A checkpoint was not written within timeouts.checkpoint."""
 
@@ -77,10 +81,10 @@ class Draft:
         content = json.dumps(asdict(replace(manifest, files=files)), indent=1) + "\n"
         path = self.aside / checkpoint.MANIFEST
         write_synced(path, lambda file: file.write(content.encode()), self.deadline)
-        _sync_folder(self.aside)
+        checkpoint.sync_folder(self.aside)
         _refuse_if_superseded(contract)
         os.rename(self.aside, self.final)
-        _sync_folder(self.final.parent)
+        checkpoint.sync_folder(self.final.parent)
 
     def discard(self) -> None:
         """Remove what has been written."""
@@ -118,44 +122,12 @@ def write_synced(path: Path, write: Callable[[Any], object], deadline: float) ->
     return hashed.facts()
 
 
-def files_on_disk(folder: Path, names: list[str]) -> Files:
-    """Size and SHA-256 of files that others have written there."""
-    return {
-        name: {
-            "size_bytes": (folder / name).stat().st_size,
-            "sha256": checkpoint.sha256_of(folder / name),
-        }
-        for name in names
-    }
-
-
 def _refuse_if_superseded(contract: Contract) -> None:
     if not contract.is_newest_attempt():
         raise Superseded(
             f"attempt {contract.attempt} is superseded: {contract.run_dir / 'attempts'} has a "
             "newer one. This one publishes nothing and ends"
         )
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def cause_of(
-    error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]
-) -> BaseException | None:
-    """The first of these errors below `error`; torch raises one of its own on top of it."""
-    found: BaseException | None = None
-    below: BaseException | None = error
-    while below is not None:
-        if isinstance(below, kinds):
-            found = below
-        below = below.__cause__ or below.__context__
-    return found
 
 
 def free_space(folder: Path) -> str:

@@ -19,6 +19,7 @@ from ranks import run_ranks
 from trainer.checkpoint import (
     BrokenCheckpoint,
     Manifest,
+    error_behind,
     load_part,
     name_of,
     published,
@@ -27,7 +28,7 @@ from trainer.checkpoint import (
 from trainer.contract import Contract, Superseded
 from trainer.pruning import prune
 from trainer.state import random_state, seed_everything, set_random_state
-from trainer.writing import Draft, TookTooLong, cause_of
+from trainer.writing import Draft, TookTooLong
 
 CPU = torch.device("cpu")
 
@@ -97,7 +98,7 @@ def test_what_is_written_after_the_deadline_is_refused(contract: Contract) -> No
     parts = {"model.pt": torch.zeros(10)}
     with pytest.raises(RuntimeError) as caught:
         publish(Manifest(3, 1, 1, "ddp"), parts, contract, deadline=-math.inf)
-    assert "timeouts.checkpoint" in str(cause_of(caught.value, TookTooLong))
+    assert "timeouts.checkpoint" in str(error_behind(caught.value, TookTooLong))
     assert names(contract) == []
 
 
