@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, phase, replicas, state
+from trainer import agreement, changes, checkpoint, finding, phase, replicas, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -24,8 +24,11 @@ from trainer.metrics import Clock, Metrics
 from trainer.nonfinite import Fault, Guard, diverged
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
+from trainer.peers import Peers
+from trainer.probing import probe
 from trainer.reporting import Reporter
-from trainer.saving import save
+from trainer.saver import Saver
+from trainer.staging import Staging
 from trainer.stop import Agreed, StopProtocol
 from trainer.token_counts import Divisors, Pair, counted
 
@@ -45,6 +48,8 @@ class Trainer:
         self.progress = state.Progress()
         phase.enter("load", 0)
         stop.leave_if_asked()
+        self.peers = Peers(config.checkpoint.timeout_s)
+        probe(contract, self.peers)
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
         agreement.agree(agreement.facts_of_run(config, changes.fingerprint(self.corpus.train)))
@@ -77,6 +82,7 @@ class Trainer:
         self.clock = Clock()
         self.due = Due(config.checkpoint, self.progress.step)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
+        self.saver = self._make_saver()
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
@@ -89,7 +95,7 @@ class Trainer:
             if not stopping and self._evaluation_due():
                 stopping = not self._evaluate()
             if stopping or agreed == "save" or self._checkpoint_due():
-                self._save()
+                self._save(final=stopping or progress.step == config.steps)
         return OUTCOME_DRAINED if stopping else OUTCOME_DONE
 
     def advance(self) -> Agreed | None:
@@ -178,6 +184,7 @@ class Trainer:
 
     def _report(self) -> None:
         """Write the metrics since the last report; the only collective of an ordinary interval."""
+        self.saver.notice()
         self._end_interval()
         step_s = self._reporter.report(self.progress)
         if step_s is not None:
@@ -219,27 +226,24 @@ class Trainer:
 
     # Checkpoints.
 
-    def _save(self) -> None:
-        """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
+    def _make_saver(self) -> Saver:
+        layout = self.config.checkpoint.format
+        stage = Staging(self.parallel, self.optimizer, self.settings, self.peers, layout)
+        broken = [error.path for error in self.broken]
+        return Saver(self.config, self.contract, self.peers, stage, self.metrics.event, broken)
+
+    def _save(self, final: bool) -> None:
+        """Save the state of this step; see Saver.save."""
         self._report()
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
         began = perf_counter()
-        phase.enter("save", self.progress.step)
-        content = state.parts(
-            self.parallel, self.optimizer, self.progress, self.settings, self.device
-        )
-        if content is not None:
-            known_broken = [error.path for error in self.broken]
-            path = save(
-                content, self.progress, self.due.last_step, self.config, self.contract, known_broken
-            )
-            seconds = round(perf_counter() - began, 3)
-            self.metrics.event("checkpoint", self.progress.step, path=path, seconds=seconds)
+        self.saver.save(self.progress, self.due.last_step, final=final)
         blocked_s = perf_counter() - began
         self.clock.checkpoint_s += blocked_s
         self.due.saved(self.progress.step, blocked_s)
-        self.grace.saved(self.progress.step, blocked_s, self.stop.step_s)
+        if self.saver.last_s is not None:
+            self.grace.saved(self.progress.step, self.saver.last_s, self.stop.step_s)
 
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
@@ -248,7 +252,7 @@ class Trainer:
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
-        path, self.broken = state.find_newest(self.contract.checkpoint_dir)
+        path, self.broken = finding.newest_whole(self.contract.checkpoint_dir, self.peers)
         if path is None:
             return None
         saved = state.load(path)
@@ -260,6 +264,7 @@ class Trainer:
 
     def close(self) -> None:
         """End the loader's workers and close the books."""
+        self.saver.close()
         self._batches.close()
         self.ledger.close(self.progress.step, self.clock)
         self.metrics.close()
