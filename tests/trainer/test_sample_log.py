@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -208,13 +207,11 @@ class Stuck:
 
 def wait_for_stuck() -> str:
     order = SampleStream(12, 1, 0, 1, seed=1)
-    batches = train_batches(Numbered(Stuck()), order, 3, timeout_s=0.5, pin=False, rank=4)
-    began = time.monotonic()
+    batches = train_batches(Numbered(Stuck()), order, 2, timeout_s=5, pin=False, rank=4)
     try:
         for _ in range(12):
             next(batches)
     except RuntimeError as error:
-        assert time.monotonic() - began > 0.5
         return str(error)
     return "no error"
 
@@ -224,6 +221,6 @@ def test_a_worker_that_hangs_is_named() -> None:
     order = [int(next(iter(batch))) for batch, _ in
              zip(SampleStream(12, 1, 0, 1, seed=1), range(12), strict=False)]  # fmt: skip
     (ended,) = end_ranks(1, wait_for_stuck)
-    found = re.match(r"rank 4: loader worker (\d) gave no batch within 0.5 s", ended.value)
+    found = re.match(r"rank 4: loader worker (\d) gave no batch within 5 s", ended.value)
     assert found is not None, ended
-    assert int(found[1]) == order.index(7) % 3
+    assert int(found[1]) == order.index(7) % 2
