@@ -29,6 +29,7 @@ END_FILE = "end.json"
 LOGS_DIR = "logs"
 CHECKPOINTS_DIR = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
+LEDGER_FILE = "goodput.jsonl"
 METRICS_TAG = "[metrics] "
 DONE_FILE = "DONE"
 GRACE_FILE = "grace.json"
@@ -94,6 +95,10 @@ class RunPaths:
     @property
     def metrics(self) -> Path:
         return self.root / METRICS_FILE
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / LEDGER_FILE
 
     @property
     def grace(self) -> Path:

@@ -26,6 +26,7 @@ DRAIN_FILE = "drain"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
 GRACE_FILE = "grace.json"
+LEDGER_FILE = "goodput.jsonl"
 DONE_FILE = "DONE"
 METRICS_TAG = "[metrics] "
 
@@ -104,6 +105,11 @@ class Contract:
     def grace_file(self) -> Path:
         """How many seconds a stop may take, as the program has measured it."""
         return self.run_dir / GRACE_FILE
+
+    @property
+    def ledger_file(self) -> Path:
+        """JSON lines of rank 0: where the time went."""
+        return self.run_dir / LEDGER_FILE
 
     def enter_workdir(self) -> None:
         """Make relative paths relative to the user's folder; its modules come last on the path."""

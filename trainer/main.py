@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trainer import phase, signals
@@ -120,7 +121,8 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     long.
     """
     from trainer.checkpoint import newest_step
-    from trainer.metrics import Metrics
+    from trainer.ledger import Ledger
+    from trainer.metrics import Clock, Metrics
 
     if config.checkpoint.resume == "auto":
         step = step or newest_step(contract.checkpoint_dir)
@@ -128,6 +130,9 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     if contract.rank == 0:
         with contextlib.closing(Metrics(contract, False, step)) as metrics:
             metrics.event("end", step, outcome=OUTCOME_DRAINED)
+        ledger = Ledger(contract, step, restore_s=0.0)
+        ledger.outcome = OUTCOME_DRAINED
+        ledger.close(step, Clock())
         contract.write_outcome(OUTCOME_DRAINED, step)
 
 
@@ -221,8 +226,11 @@ def _warn(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, outcome: str) -> None:
     """Rank 0's last words: a sample, the DONE marker and the outcome that all ranks agreed on."""
     step = trainer.progress.step
+    trainer.ledger.outcome = outcome
     if outcome == OUTCOME_DONE:
+        began = perf_counter()
         text = _sample_text(trainer)
+        trainer.clock.evaluation_s += perf_counter() - began
         if text is not None:
             trainer.metrics.event("sample", step, text=text)
         trainer.contract.write_done(step)

@@ -18,7 +18,7 @@ from runs import Run, configuration
 from trainer.config import parse_config
 from trainer.contract import Contract
 from trainer.due import FIRST_S, LEAST_S, Due
-from trainer.saving import manifest_of
+from trainer.saver import manifest_of
 from trainer.state import Progress
 
 CONFIG = parse_config(configuration(), "test")
@@ -102,7 +102,7 @@ def test_a_validation_speaks_for_the_first_checkpoint_after_it(
     config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_steps=every_steps))
     contract = Contract(0, 0, 1, 1, Path("/r"), Path("/r/c"), Path("/w"))
     progress = Progress(step=20, validated_step=validated, validation_loss=2.0)
-    manifest = manifest_of(progress, last_step, config, contract)
+    manifest = manifest_of(progress, last_step, config, contract, "full")
     assert manifest.validation_step == (validated if measured else None)
 
 

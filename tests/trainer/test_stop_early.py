@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -51,6 +52,8 @@ def test_a_first_attempt_ends_as_drained_without_a_checkpoint(
     assert run.checkpoints() == []
     assert [event["outcome"] for event in run.events("end")] == ["drained"]
     assert run.losses() == {}
+    *_, booked = map(json.loads, (run.run_dir / "goodput.jsonl").read_text().splitlines())
+    assert booked["outcome"] == "drained"
 
 
 @pytest.fixture(scope="module")
