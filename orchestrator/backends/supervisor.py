@@ -26,6 +26,7 @@ from orchestrator.backends import processes
 from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
 from orchestrator.backends.record import Ended, Launch, Record
+from orchestrator.backends.runstore import LocalRunStore
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError
 
@@ -211,7 +212,9 @@ class Supervisor:
         for node in self.nodes:
             if node.poll() is None:
                 node.send_signal(signal.SIGTERM)
-        return time.monotonic() + self.launch.shutdown_timeout_s + LEAVE_GRACE_S
+        grace = LocalRunStore(self.run_dir).tail(contract.GRACE_FILE, 0)
+        limit_s = contract.drain_limit_s(self.launch.shutdown_timeout_s, grace)
+        return time.monotonic() + limit_s + LEAVE_GRACE_S
 
     def _kill_nodes(self) -> None:
         for node in self.nodes:
