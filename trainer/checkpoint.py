@@ -92,17 +92,17 @@ def publish(manifest: Manifest, parts: Mapping[str, object], contract: Contract)
     except BaseException as error:
         free = _free_space(contract.run_dir)
         shutil.rmtree(aside, ignore_errors=True)
-        refusal = _os_error_behind(error)
+        refusal = os_error_behind(error)
         if refusal is None:
             raise
         raise CheckpointNotWritten(
             f"checkpoint {final} could not be written: {refusal.strerror or refusal} ({free})"
         ) from error
-    _sync_folder(contract.checkpoint_dir)
+    sync_folder(contract.checkpoint_dir)
     return final
 
 
-def _os_error_behind(error: BaseException | None) -> OSError | None:
+def os_error_behind(error: BaseException | None) -> OSError | None:
     """The first refusal of the system; torch raises an error of its own on top of it."""
     found = None
     while error is not None:
@@ -133,10 +133,10 @@ def _write_folder(aside: Path, manifest: Manifest, parts: Mapping[str, object]) 
     for name, part in parts.items():
         path = aside / name
         _write_synced(path, partial(torch.save, part))
-        files[name] = {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
+        files[name] = describe(path)
     content = json.dumps(asdict(manifest) | {"files": files}, indent=1) + "\n"
     _write_synced(aside / MANIFEST, lambda file: file.write(content.encode()))
-    _sync_folder(aside)
+    sync_folder(aside)
 
 
 def _write_synced(path: Path, write: Callable[[Any], object]) -> None:
@@ -146,7 +146,8 @@ def _write_synced(path: Path, write: Callable[[Any], object]) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Have the system put the names in a folder on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -176,6 +177,11 @@ def read_manifest(path: Path) -> Manifest:
         if (path / name).stat().st_size != size:
             raise BrokenCheckpoint(path, f"{name} does not have the {size} bytes of its manifest")
     return manifest
+
+
+def format_of(path: Path) -> str:
+    """The format of a checkpoint that is known to be whole: full, sharded or both."""
+    return str(json.loads((path / MANIFEST).read_bytes())["format"])
 
 
 def verify(path: Path) -> Manifest:
@@ -270,6 +276,11 @@ def load_part(path: Path, name: str, lazily: bool = False) -> Any:
     stay as it is until then.
     """
     return torch.load(path / name, map_location="cpu", weights_only=True, mmap=lazily)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The size_bytes and the sha256 of a file, as the manifest has them."""
+    return {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def _sha256(path: Path) -> str:

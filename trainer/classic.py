@@ -46,7 +46,7 @@ class Classic(Parallelized):
     def _copies(self) -> Sequence[int]:
         return [self.sizes.replicate] * len(self.trainable)
 
-    def _entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """By hand: the class would first make the whole model, and on the CPU crashes."""
         held: dict[str, Any] = dict(self.named)
         held |= {clean(name): buffer for name, buffer in self.module.named_buffers()}
@@ -108,7 +108,7 @@ def classic(
     result.shard = dist.get_rank() % sizes.shard
     result.names = names
     group = None if mesh is None else mesh.get_group("shard")
-    result._layout = FlatParts(result.named, shapes, group, device)
+    result.layout = FlatParts(result.named, shapes, group, device)
     return result
 
 

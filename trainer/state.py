@@ -42,6 +42,7 @@ class Saved:
     """What a checkpoint holds besides weights and optimizer.
 
     settings: as changes.settings_of made them; empty in a checkpoint from before they were saved.
+    format: of the manifest, full, sharded or both.
     random_states: one per rank of the run that saved them. scaler: of fp16, as LossScaler.state()
     made it; None without.
     """
@@ -51,6 +52,7 @@ class Saved:
     settings: Settings
     random_states: list[Any]
     scaler: dict[str, Any] | None = None
+    format: str = "full"
 
 
 def seed_everything(seed: int) -> None:
@@ -139,7 +141,8 @@ def load(path: Path) -> Saved:
         )
     progress = Progress(**state["progress"])
     settings, scaler = state.get("settings", {}), state.get("scaler")
-    return Saved(path, progress, settings, state["random"], scaler)
+    layout = checkpoint.format_of(path)
+    return Saved(path, progress, settings, state["random"], scaler, layout)
 
 
 def restore(
@@ -155,9 +158,7 @@ def restore(
     `seed` and the position. Raises ConfigurationError if the checkpoint does not fit the model.
     """
     try:
-        parallel.load_weights(checkpoint.load_part(saved.path, MODEL_FILE, lazily=True))
-        moments = checkpoint.load_part(saved.path, OPTIMIZER_FILE, lazily=True)
-        parallel.load_moments(optimizer, moments)
+        _load(saved, parallel, optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise ConfigurationError(
             f"undo the change of train.model or of its code, or {FRESH}: checkpoint"
@@ -171,6 +172,18 @@ def restore(
         set_random_state(states[rank], device)
     else:
         seed_everything(seed + saved.progress.samples)
+
+
+def _load(saved: Saved, parallel: Parallelized, optimizer: torch.optim.Optimizer) -> None:
+    """Of both formats the sharded one, of which a rank reads its part and not the whole."""
+    if saved.format == "full":
+        parallel.load_weights(checkpoint.load_part(saved.path, MODEL_FILE, lazily=True))
+        moments = checkpoint.load_part(saved.path, OPTIMIZER_FILE, lazily=True)
+        parallel.load_moments(optimizer, moments)
+    else:
+        from trainer.sharded_state import load_shards  # torch's part of it takes time to import
+
+        load_shards(saved.path, parallel, optimizer)
 
 
 def _shortened(error: Exception, num_lines: int = 2, limit: int = 200) -> str:
