@@ -38,6 +38,11 @@ def flip(path: Path) -> None:
     file.write_bytes(bytes(data))
 
 
+def folder_for_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 def listed(name: str, **facts: Any) -> Callable[[Path], None]:
     """Another file in the manifest."""
     return lambda path: with_manifest(path, lambda c: c["files"].update({name: facts}))
@@ -50,7 +55,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "another layout": lambda path: with_manifest(path, lambda c: c.update(format="sharded")),
     "a missing file": lambda path: (path / "model.pt").unlink(),
     "a cut file": lambda path: (path / "trainer.pt").write_bytes(b"x"),
-    "a folder for a file": lambda path: ((path / "model.pt").unlink(), (path / "model.pt").mkdir()),
+    "a folder for a file": lambda path: folder_for_file(path / "model.pt"),
     "a flipped bit": flip,
     "no manifest": lambda path: (path / "manifest.json").unlink(),
     "an empty manifest": lambda path: (path / "manifest.json").write_bytes(b""),
