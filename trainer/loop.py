@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, phase, replicas, state
+from trainer import agreement, changes, checkpoint, phase, replicas, state, weights
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -57,6 +57,8 @@ class Trainer:
         self.parallel.settle(self._throw_away_pass)
         began = perf_counter()
         self.resumed_from = self._resume()
+        if self.resumed_from is None:
+            weights.start_from(config.model.init, self.parallel)
         restore_s = perf_counter() - began
         self._check_replicas()
         self._batches = self._open_batches()

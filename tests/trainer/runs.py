@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     "ranks_per_node": 8, "device": "cpu", "backend": "gloo", "step_timeout_s": 60,
     "shutdown_timeout_s": 60,
     "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
-              "dropout": 0.0, "tied": True, "factory": None, "args": {}},
+              "dropout": 0.0, "tied": True, "factory": None, "args": {}, "init": None},
     "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",
              "ignore_token": None, "samples": None, "validation_fraction": 0.1,
              "validation_paths": [], "workers": 0},
