@@ -119,9 +119,10 @@ def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[
         core, *extra = typing.get_args(annotation)
         return unwrap(core, (*metadata, *extra))
     if origin in (types.UnionType, typing.Union):
-        kinds = typing.get_args(annotation)
-        inner = next(kind for kind in kinds if kind is not type(None))
-        return (*unwrap(inner, metadata)[:2], type(None) in kinds)
+        arms = typing.get_args(annotation)
+        inner = [arg for arg in arms if arg is not type(None)]
+        core, metadata, optional = unwrap(inner[0], metadata)
+        return core, metadata, optional or len(inner) < len(arms)
     return annotation, metadata, False
 
 
