@@ -50,8 +50,7 @@ def export(source: Path, out: Path) -> Exported:
     """
     if out.exists():
         raise ConfigurationError(f"{out}: is there already; give another name, or remove it")
-    folder = _checkpoint_of(source)
-    manifest = checkpoint.verify(folder)
+    folder, manifest = _checkpoint_of(source)
     content = _weights_of(folder, manifest.format)
     ties = _ties(content)
     tensors = {name: _alone(value) for name, value in content.items() if name not in ties}
@@ -64,16 +63,19 @@ def export(source: Path, out: Path) -> Exported:
     return Exported(folder, len(tensors), sum(value.nbytes for value in tensors.values()))
 
 
-def _checkpoint_of(source: Path) -> Path:
+def _checkpoint_of(source: Path) -> tuple[Path, checkpoint.Manifest]:
+    """The checkpoint that is meant, whole."""
     if not source.is_dir():
         raise ConfigurationError(f"{source}: is no folder (allowed: a checkpoint's or a run's)")
     if checkpoint.NAME.fullmatch(source.resolve().name):
-        return source.resolve()
-    newest, broken = checkpoint.newest_whole(source / CHECKPOINTS_DIR)
-    if newest is None:
-        words = "".join(f"; {error}" for error in broken)
-        raise ConfigurationError(f"{source}: holds no whole checkpoint{words}")
-    return newest
+        return source.resolve(), checkpoint.verify(source.resolve())
+    broken = ""
+    for folder in reversed(checkpoint.published(source / CHECKPOINTS_DIR)):
+        try:
+            return folder, checkpoint.verify(folder)
+        except checkpoint.BrokenCheckpoint as error:
+            broken += f"; {error}"
+    raise ConfigurationError(f"{source}: holds no whole checkpoint{broken}")
 
 
 def _weights_of(folder: Path, layout: str) -> dict[str, Tensor]:
