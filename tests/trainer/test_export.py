@@ -19,19 +19,14 @@ from torch import Tensor
 
 import trainer as package
 from ranks import grouped, run_ranks
+from runs import publish
 from trainer import checkpoint
 from trainer.boxes import Box
 from trainer.commands import main
-from trainer.contract import Contract
 from trainer.shards import Part, write_shards
 
 ROOT = Path(package.__file__).resolve().parent.parent
 NAME = "step-000000004-attempt-00001"
-
-
-def contract(run_dir: Path) -> Contract:
-    (run_dir / "attempts" / "1").mkdir(parents=True, exist_ok=True)
-    return Contract(0, 0, 1, 1, run_dir, run_dir / "checkpoints", run_dir)
 
 
 def model() -> dict[str, Any]:
@@ -47,7 +42,7 @@ def model() -> dict[str, Any]:
 
 def save(run_dir: Path, step: int = 4) -> Path:
     manifest = checkpoint.Manifest(step, 1, 1, "ddp")
-    return checkpoint.publish(manifest, {"model.pt": model(), "trainer.pt": {}}, contract(run_dir))
+    return publish(run_dir, manifest, {"model.pt": model(), "trainer.pt": {}})
 
 
 def assert_whole(out: Path) -> None:

@@ -13,15 +13,14 @@ import torch
 
 from orchestrator.backends import saved
 from orchestrator.backends.runstore import LocalRunStore
+from runs import publish
 from trainer import checkpoint
-from trainer.contract import Contract
 
 
 def save(run_dir: Path, step: int, loss: float | None = None) -> Path:
-    contract = Contract(0, 0, 1, 1, run_dir, run_dir / "checkpoints", run_dir)
     manifest = checkpoint.Manifest(step, 1, 4, "ddp", validation_loss=loss)
     parts = {"model.pt": {"w": torch.full((50,), float(step))}, "trainer.pt": {"step": step}}
-    return checkpoint.publish(manifest, parts, contract)
+    return publish(run_dir, manifest, parts)
 
 
 def with_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -79,7 +78,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 WHOLE = {"nothing", "a stray file", "no loss", "another layout"}
 
 
-def whole_for_the_trainer(path: Path) -> bool:
+def verifies(path: Path) -> bool:
     try:
         checkpoint.verify(path)
     except checkpoint.BrokenCheckpoint:
@@ -95,7 +94,7 @@ def test_both_sides_say_the_same(tmp_path: Path, damage: str) -> None:
     store = LocalRunStore(tmp_path)
     (found,) = saved.all_verified(store, saved.list_saved(store))
     assert (found.fault == "") == (damage in WHOLE)
-    assert whole_for_the_trainer(path) == (damage in WHOLE)
+    assert verifies(path) == (damage in WHOLE)
     assert found.fault.isprintable()
     assert (found.step, found.attempt) == (3, 1)
 
@@ -142,6 +141,4 @@ def test_the_newest_whole_ones_and_the_best_stay(
     store = LocalRunStore(tmp_path)
     saved.prune(store, saved.newest_verified(store, saved.list_saved(store)), keep)
     assert {one.step for one in saved.list_saved(store)} == stay
-    newest, _ = checkpoint.newest_whole(tmp_path / "checkpoints")
-    assert newest is not None
-    assert newest.name in {one.name for one in saved.list_saved(store) if not one.fault}
+    assert any(verifies(path) for path in checkpoint.published(tmp_path / "checkpoints"))
