@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, finding, phase, replicas, state
+from trainer import agreement, changes, checkpoint, finding, phase, replicas, state, weights
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -67,6 +67,8 @@ class Trainer:
         stop.leave_if_asked()
         began = perf_counter()
         self.resumed_from = self._resume()
+        if self.resumed_from is None:
+            weights.start_from(config.model.init, self.parallel)
         restore_s = perf_counter() - began
         self._check_replicas()
         stop.leave_if_asked(self.progress.step)

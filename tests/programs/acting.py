@@ -34,7 +34,7 @@ def build(width: int, context: int) -> nn.Module:
     for wanted in json.loads(plan.read_text()) if plan.exists() else []:
         if (wanted["attempt"], wanted["rank"]) == (int(ATTEMPT.name), int(os.environ["RANK"])):
             phase.listeners.append(partial(act_at, wanted))
-    config = ModelConfig(2, 2, width, context, None, 0.1, True, None, {})
+    config = ModelConfig(2, 2, width, context, None, 0.1, True, None, {}, None)
     return GPT(config, vocab_size=256)
 
 
