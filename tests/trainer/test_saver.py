@@ -3,78 +3,19 @@ whole or not there, and the same end on all ranks."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from saves import FORMATS, STRATEGIES, all_contents, beside, in_thread, job, on_rank, wait_for
 
-from runs import Listener, Run, configuration
+from runs import Listener, Run
 from trainer import checkpoint
-from trainer.shards import METADATA, Shards
 
-RANKS, STEPS, EVERY = 2, 6, 2
-FORMATS = ("full", "sharded", "both")
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "full_shard": {"parallelism__strategy": "full_shard"},
-}  # fmt: skip
 MANY = [pytest.param(s, f, id=f"{s}-{f}") for s in STRATEGIES for f in FORMATS]
-
-
-def job(strategy: str = "ddp", layout: str = "full", **changes: Any) -> dict[str, Any]:
-    """A run with dropout, so that random states count, and all of its checkpoints."""
-    given: dict[str, Any] = {
-        "num_ranks": RANKS, "steps": STEPS, "model__dropout": 0.1, "checkpoint__keep": 10,
-        "checkpoint__every_steps": EVERY, "checkpoint__format": layout,
-        **STRATEGIES[strategy],
-    }  # fmt: skip
-    return configuration(**(given | changes))
-
-
-def beside(strategy: str = "ddp", layout: str = "full", **changes: Any) -> dict[str, Any]:
-    return job(strategy, layout, checkpoint__asynchronous=True, **changes)
-
-
-def in_thread() -> bool:
-    return threading.current_thread() is not threading.main_thread()
-
-
-def on_rank(rank: int) -> bool:
-    return os.environ["RANK"] == str(rank)
-
-
-def wait_for(path: Path, timeout_s: float = 60) -> None:
-    """Return once the file is there; the rank ends if it never is."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(path)
-        time.sleep(0.01)
-
-
-def contents(run: Run, name: str) -> str:
-    """A hash of all that a checkpoint holds, in the form of its format."""
-    folder = run.checkpoint_dir / name
-    manifest = checkpoint.verify(folder)
-    parts = sorted(name for name in manifest.files if name.endswith(".pt"))
-    digest = hashlib.sha256(run.digest(name, parts).encode())
-    if METADATA in manifest.files:
-        shards = Shards(folder)
-        for tensor in sorted(shards.shapes):
-            digest.update(f"{tensor} {shards.shapes[tensor]}".encode())
-            digest.update(shards.whole(tensor).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def all_contents(run: Run) -> dict[int, str]:
-    """The contents of each checkpoint by the steps that were done, of any attempt."""
-    return {int(name[5:14]): contents(run, name) for name in run.checkpoints()}
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +119,10 @@ def test_one_at_a_time_and_none_is_removed_before_it_is_published(
     config = beside("ddp", layout, checkpoint__keep=1, checkpoint__every_steps=1, steps=3)
     assert run.finish(config, listener=look) == "done"
     order = (run.root / "order").read_text().splitlines()
-    expected = [
-        line
-        for step in (1, 2)
-        for line in (f"main save {step}", *(f"beside {n} {step}" for n in ("save", "publish", "prune")))
-    ]  # fmt: skip
-    assert order == [*expected, *["main save 3"] * 2, "main publish 3", "main prune 3", "main exit 3"]
+    written = ("beside save", "beside publish", "beside prune")
+    expected = [f"{what} {step}" for step in (1, 2) for what in ("main save", *written)]
+    last = ["main save 3", "main save 3", "main publish 3", "main prune 3", "main exit 3"]
+    assert order == expected + last
     names = {step: checkpoint.name_of(step, 1) for step in (1, 2, 3)}
     for step in (2, 3):
         assert (run.root / f"publish-{step}").read_text() == names[step - 1]
