@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from ranks import run_ranks
 from runs import Run, configuration, in_group
@@ -73,7 +73,7 @@ def whole(trainer: Trainer) -> dict[str, torch.Tensor]:
 def digest(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """What tells apart the bits of each tensor."""
     return {
-        name: f"{list(value.shape)} {hashlib.sha256(value.contiguous().numpy()).hexdigest()[:8]}"
+        name: f"{list(value.shape)} {hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:8]}"
         for name, value in tensors.items()
     }
 
@@ -121,6 +121,7 @@ def numbers_by_file(folder: Path) -> dict[str, int]:
     metadata = FileSystemReader(folder).read_metadata()
     found: Counter[str] = Counter()
     for name, tensor in metadata.state_dict_metadata.items():
+        assert isinstance(tensor, TensorStorageMetadata)
         for chunk in tensor.chunks:
             place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
             found[place.relative_path] += prod(chunk.sizes) * 4
