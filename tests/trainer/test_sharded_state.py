@@ -72,10 +72,11 @@ def whole(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def digest(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """What tells apart the bits of each tensor."""
-    return {
-        name: f"{list(value.shape)} {hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:8]}"
-        for name, value in tensors.items()
-    }
+    return {name: f"{list(value.shape)} {_hash(value)}" for name, value in tensors.items()}
+
+
+def _hash(value: torch.Tensor) -> str:
+    return hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:8]
 
 
 Told = tuple[dict[str, str], dict[str, str], dict[str, Any]]
