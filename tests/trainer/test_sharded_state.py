@@ -145,6 +145,7 @@ def check_shares(run: Run, configs: Sequence[str], told: Sequence[list[Told]]) -
             assert 0 < on_top < 2048 * 5 * 4 * NUM_PARAMETERS  # 5 boxes of a tensor at most
 
 
+@pytest.mark.case("T24")
 def test_any_strategy_goes_on_from_any_other(run: Run) -> None:
     configs = [job(name) for name in STRATEGIES]
     told = run_ranks(4, walk, run, configs, 0)
