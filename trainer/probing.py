@@ -29,7 +29,9 @@ def probe(contract: Contract, peers: Peers) -> None:
     path = folder / f"{PROBE_PREFIX}attempt-{contract.attempt:05d}"
     token = uuid.uuid4().hex
     fault = _write(path, token, str(peers.me)) if peers.first else None
-    token, fault = peers.exchange((token, fault), f"probe of {folder}")[0]
+    token, written, fault = peers.exchange(
+        (token, f"{folder} on {peers.me.host}", fault), f"probe of {folder}"
+    )[0]
     if fault is not None:
         raise fault
     blind = "" if _sees(path, token) else f"{peers.me} ({folder})"
@@ -39,8 +41,7 @@ def probe(contract: Contract, peers: Peers) -> None:
     if any(told):
         raise ConfigurationError(
             "the run folder must lie on a file system that all nodes share: what rank 0 writes to"
-            f" {folder} on {peers.me.host} is not seen within {VISIBLE_WITHIN_S:g} s by"
-            f" {some(filter(None, told))}"
+            f" {written} is not seen within {VISIBLE_WITHIN_S:g} s by {some(filter(None, told))}"
         )
 
 

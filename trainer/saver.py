@@ -65,8 +65,7 @@ class Saver:
         """Save the state of now; it is on disk when this returns, unless asynchronous is set.
 
         last_step: of the checkpoint before. final: the training ends here, so it is written at
-        once. Waits for the one before, if that
-        is on its way, and raises what finish() raises.
+        once. Waits for the one before, if that is on its way, and raises what finish() raises.
         """
         self.finish()
         if progress.step == self._saved_step:
