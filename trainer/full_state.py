@@ -6,6 +6,7 @@ keeps it; loading takes from a file no more than this rank's part.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from trainer.boxes import Box
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
+Buffers = dict[str, Tensor]
+"""Memory on the CPU that the training does not change, by what it holds; used again and again."""
 STEP = "step"  # the one entry of AdamW's state that is no moment
 
 
@@ -89,38 +92,60 @@ def put(part: Tensor, whole: Tensor) -> None:
 
 
 @torch.no_grad()
-def gather_model(entries: Mapping[str, Any], layout: Layout, keep: bool) -> dict[str, Any]:
+def gather_model(
+    entries: Mapping[str, Any], layout: Layout, keep: bool, into: Buffers | None = None
+) -> dict[str, Any]:
     """The entries of a model's state, whole and on the CPU; a collective if anything is spread.
 
-    What the model ties is one tensor under two names. Without `keep` the result is empty.
+    What the model ties is one tensor under two names. Without `keep` the result is empty. into:
+    where copies go; without it, what lies whole on the CPU is no copy.
     """
     found: dict[int, Any] = {}
     for name, value in entries.items():
         if id(value) not in found:
-            found[id(value)] = _kept(name, value, layout, keep)
+            found[id(value)] = _kept(name, value, layout, keep, name, into)
     return {name: found[id(value)] for name, value in entries.items()} if keep else {}
 
 
 @torch.no_grad()
 def gather_optimizer(
-    named: NamedParameters, optimizer: torch.optim.Optimizer, layout: Layout, keep: bool
+    named: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    layout: Layout,
+    keep: bool,
+    into: Buffers | None = None,
 ) -> dict[str, Any]:
     """The state of each parameter by its name; otherwise as gather_model."""
     states: dict[str, Any] = {}
     for name, parameter in named:
         if parameter in optimizer.state:
             state = dict(optimizer.state[parameter])
-            step = state.pop(STEP).cpu()
-            moments = {key: _kept(name, value, layout, keep) for key, value in state.items()}
-            states[name] = {STEP: step, **moments}
+            step = state.pop(STEP)
+            states[name] = {STEP: _copied(step, f"{STEP} of {name}", into) if keep else None}
+            for key, value in state.items():
+                states[name][key] = _kept(name, value, layout, keep, f"{key} of {name}", into)
     return {"state": states} if keep else {}
 
 
-def _kept(name: str, value: Any, layout: Layout, keep: bool) -> Any:
+def _kept(
+    name: str, value: Any, layout: Layout, keep: bool, what: str, into: Buffers | None
+) -> Any:
     whole = layout.whole(name, value) if isinstance(value, Tensor) else value
-    if not keep:
-        return None
-    return whole.cpu() if isinstance(whole, Tensor) else whole
+    return _copied(whole, what, into) if keep else None
+
+
+def _copied(value: Any, what: str, into: Buffers | None) -> Any:
+    """`value` on the CPU; if there are buffers, a copy, a tensor's in the buffer of its own."""
+    if not isinstance(value, Tensor):
+        return value if into is None else copy.deepcopy(value)
+    if into is None:
+        return value.cpu()
+    buffer = into.get(what)
+    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+        # Pinned, a GPU writes there several times as fast.
+        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        into[what] = buffer
+    return buffer.copy_(value)
 
 
 @torch.no_grad()

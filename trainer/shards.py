@@ -45,6 +45,7 @@ from torch.futures import Future
 
 from trainer import checkpoint
 from trainer.boxes import Box
+from trainer.writing import PartNotWritten
 
 METADATA = ".metadata"  # torch's name of the file that says where everything lies
 # What torch pickles into that file. Reading a pickle calls what it names, so nothing else may be.
@@ -59,10 +60,6 @@ PICKLED = {
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
 }
-
-
-class ShardsNotWritten(OSError):
-    """The disk refused a part; the message says on which rank and host, and why."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def write_shards(folder: Path, parts: Parts, group: dist.ProcessGroup) -> dict[s
     Returns the files that this rank wrote, by name, as the manifest has them; they are on the disk
     then. Boxes that several ranks hold are written once; together they must make whole tensors.
     May be called from a thread, if nothing else uses the group meanwhile. Raises, on all ranks
-    alike, ShardsNotWritten if the system refused a file on any rank.
+    alike, PartNotWritten if the system refused a file on any rank.
     """
     writer = _Writer(folder)
     try:
@@ -170,7 +167,7 @@ def _refusals_told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refusal = checkpoint.os_error_behind(error)
+        refusal = checkpoint.error_behind(error, OSError)
         if refusal is None:
             raise
         words = ": ".join(str(w) for w in (refusal.strerror, refusal.filename) if w)
@@ -181,7 +178,7 @@ def _failure(error: CheckpointException) -> Exception:
     failures = {rank: failure for rank, (failure, _) in error.failures.items()}
     if all(isinstance(failure, OSError) for failure in failures.values()):
         told = (f"rank {rank} {failure}" for rank, failure in sorted(failures.items()))
-        return ShardsNotWritten("; ".join(told))
+        return PartNotWritten("; ".join(told))
     return RuntimeError(str(error))  # with the tracebacks of the ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,44 +87,6 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def gather(item: object) -> list[Any] | None:
-    """The items of all ranks in their order, on rank 0; None on the others."""
-    items: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(item, items)
-    return items
-
-
-def find_newest(folder: Path) -> tuple[Path | None, list[checkpoint.BrokenCheckpoint]]:
-    """The newest whole checkpoint, the same on all ranks; the broken ones after it, on rank 0."""
-    choice: list[Any] = [None]
-    broken: list[checkpoint.BrokenCheckpoint] = []
-    if dist.get_rank() == 0:
-        path, broken = checkpoint.newest_whole(folder)
-        choice = [path.name if path is not None else None]
-    dist.broadcast_object_list(choice)
-    return (None if choice[0] is None else folder / choice[0]), broken
-
-
-def parts(
-    parallel: Parallelized,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    settings: Settings,
-    device: torch.device,
-) -> dict[str, object] | None:
-    """What to write to a checkpoint, by file name, on rank 0; None on the others. A collective."""
-    keep = dist.get_rank() == 0
-    rest = {
-        "format": FORMAT,
-        "progress": asdict(progress),
-        "settings": settings,
-        "random": gather(random_state(device)),
-        "scaler": parallel.scaler.state() if parallel.scaler else None,
-    }
-    weights, moments = parallel.weights(keep), parallel.moments(optimizer, keep)
-    return {MODEL_FILE: weights, OPTIMIZER_FILE: moments, TRAINER_FILE: rest} if keep else None
 
 
 def load(path: Path) -> Saved:

@@ -24,9 +24,12 @@ from trainer import state
 from trainer.boxes import Box
 from trainer.checkpoint import BrokenCheckpoint
 from trainer.contract import ConfigurationError
+from trainer.feed import Feed
 from trainer.loop import Trainer
 from trainer.sharded_state import load_shards, staged
-from trainer.shards import Part, Parts, Shards, ShardsNotWritten, write_shards
+from trainer.shards import Part, Parts, Shards, write_shards
+from trainer.staging import Staging
+from trainer.writing import PartNotWritten
 
 Words = dict[str, str]
 
@@ -127,7 +130,10 @@ def resumed_equal(run: Run, name: str) -> tuple[Words, Words]:
     def resume(trainer: Trainer) -> Words:
         load_shards(run.root / "one", trainer.parallel, trainer.optimizer)
         trainer.progress.step, trainer.progress.samples = 1, trainer.samples_per_step
-        trainer._batches = trainer._open_batches()
+        trainer._batches = Feed(
+            trainer.config, trainer.contract, trainer.corpus.train, trainer.parallel,
+            trainer.progress.samples, trainer.device,
+        )  # fmt: skip
         trainer.advance()
         return digest(whole(trainer))
 
@@ -155,7 +161,7 @@ def refused_on_rank_1(folder: Path, how: str) -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
     if dist.get_rank() == 1 and how == "not here":
         folder = folder / "elsewhere"
-    with pytest.raises(ShardsNotWritten) as caught:
+    with pytest.raises(PartNotWritten) as caught:
         write_shards(folder, parts, own)
     dist.barrier(own)  # it can still be used
     return str(caught.value)
@@ -226,18 +232,17 @@ def test_the_file_of_places_runs_nothing(tmp_path: Path) -> None:
 
 def written(run: Run, trainer: Trainer, format: str) -> Words:
     """Publish a checkpoint of the format; returns the state in it. A collective."""
-    folder = run.root / format
-    parts = state.parts(trainer.parallel, trainer.optimizer, trainer.progress, trainer.settings,
-                        trainer.device)  # fmt: skip
-    if parts is not None:
+    folder, peers = run.root / format, trainer.peers
+    stage = Staging(trainer.parallel, trainer.optimizer, trainer.settings, peers, format)
+    content = stage(trainer.progress, aside=False)
+    if peers.first:
         folder.mkdir()
         (folder / "manifest.json").write_text(json.dumps({"format": format}))
-        for name, content in parts.items():
-            if name == "trainer.pt" or format != "sharded":
-                torch.save(content, folder / name)
+        for name, part in content.parts.items():
+            torch.save(part, folder / name)
     dist.barrier()
-    if format != "full":
-        write_shards(folder, staged(trainer.parallel, trainer.optimizer), group())
+    if content.shards is not None:
+        write_shards(folder, content.shards, peers.group)
     return digest(whole(trainer))
 
 
