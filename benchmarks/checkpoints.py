@@ -6,60 +6,61 @@ disk is what is measured. Times are those of the slower rank.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.paired import machine
 from benchmarks.step import configuration
-from trainer import checkpoint
+from trainer import state
+from trainer.checkpoint import published
 from trainer.config import parse_config
 from trainer.contract import Contract
 from trainer.loop import Trainer
 from trainer.main import process_group
-from trainer.sharded_state import load_shards, staged
-from trainer.shards import Parts, write_shards
+from trainer.saver import Saver
+from trainer.staging import Staging
 from trainer.stop import StopProtocol
 
 NUM_RANKS = 2
-ROUNDS = 5
+ROUNDS = 4
 TIMEOUT_S = 1800
 # layers, heads, width
-SIZES = {"10 M": (6, 8, 384), "30 M": (8, 8, 560), "100 M": (12, 8, 832)}
+SIZES = {"100 M": (12, 8, 832), "30 M": (8, 8, 560), "10 M": (6, 8, 384)}
 STRATEGIES = ("ddp", "full_shard")
-HEAD = """\
-| strategy | model | {} |
-|---|---|{}|"""
 FIGURES = {
-    "sharded_s": "sharded, at once",
-    "first_aside_s": "sharded, beside, the first",
-    "aside_s": "sharded, beside, later ones",
-    "ratio": "beside : at once",
-    "full_s": "full, at once",
-    "load_sharded_s": "load sharded",
-    "load_full_s": "load full",
+    "sharded": "sharded, at once",
+    "sharded_first": "beside, the first",
+    "sharded_beside": "beside, later",
+    "sharded_ratio": "beside : at once",
+    "full": "full, at once",
+    "full_first": "beside, the first",
+    "full_beside": "beside, later",
+    "full_ratio": "beside : at once",
+    "load_sharded": "load sharded",
+    "load_full": "load full",
 }
 
 
 def rows(folder: Path) -> list[str]:
     """Measure below `folder`; the lines of a table, a row for each strategy and size."""
-    columns = FIGURES.values()
-    lines = [HEAD.format(" | ".join(columns), "---|" * (len(columns) - 1) + "---")]
-    for strategy in STRATEGIES:
-        for size in SIZES:
+    head = ["strategy", "model", *FIGURES.values()]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for size in SIZES:
+        for strategy in STRATEGIES:
             times = measure(strategy, size, folder)
             cells = [_cell(name, times[name]) for name in FIGURES]
             lines.append(f"| {strategy} | {size} | {' | '.join(cells)} |")
@@ -68,7 +69,7 @@ def rows(folder: Path) -> list[str]:
 
 
 def _cell(name: str, value: float) -> str:
-    return f"{value:.3f}" if name == "ratio" else f"{value:.3f} s"
+    return f"{value:.3f}" if name.endswith("ratio") else f"{value:.2f} s"
 
 
 def measure(strategy: str, size: str, folder: Path) -> dict[str, float]:
@@ -94,46 +95,62 @@ def measure(strategy: str, size: str, folder: Path) -> dict[str, float]:
 
 def rank_main(strategy: str, size: str) -> None:
     layers, heads, width = SIZES[size]
-    raw = configuration(strategy, layers, heads, width, context=32, micro=1)
+    raw = configuration(strategy, layers, heads, width, context=8, micro=1)
     config, contract = parse_config(raw, "benchmark"), Contract.from_environ()
     device = torch.device("cpu")
     with process_group(config, contract) as store:
         stop = StopProtocol(store, contract.drain_file, device)
-        bench = Bench(Trainer(config, contract, stop, device), contract.run_dir)
-        times = bench.times()
+        with contextlib.closing(Trainer(config, contract, stop, device)) as trainer:
+            times = Bench(trainer).times()
         if contract.rank == 0:
             (contract.run_dir / "times.json").write_text(json.dumps(times))
-        bench.trainer.close()
-        del bench
+        del trainer  # before its process group
 
 
 class Bench:
-    """Saves and loads of one trainer."""
+    """Saves and loads of one trainer, each save with a Saver of its own."""
 
-    def __init__(self, trainer: Trainer, folder: Path) -> None:
-        self.trainer, self.folder = trainer, folder
-        self.group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_S))
-        self.old: Parts | None = None
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.savers = {
+            "sharded": self._saver("sharded", beside=False),
+            "sharded_beside": self._saver("sharded", beside=True),
+            "full": self._saver("full", beside=False),
+            "full_beside": self._saver("full", beside=True),
+        }
+
+    def _saver(self, layout: Literal["full", "sharded"], beside: bool) -> Saver:
+        trainer = self.trainer
+        checkpoint = replace(
+            trainer.config.checkpoint, format=layout, asynchronous=beside, keep=1, keep_best=False
+        )
+        config = replace(trainer.config, checkpoint=checkpoint)
+        stage = Staging(
+            trainer.parallel, trainer.optimizer, trainer.settings, trainer.peers, layout
+        )
+        return Saver(config, trainer.contract, trainer.peers, stage, trainer.metrics.event)
 
     def times(self) -> dict[str, float]:
-        """Medians over the rounds; a step of training comes before each save."""
+        """Medians over the rounds; a step of training comes before each save, and beside some."""
         found: dict[str, list[float]] = {name: [] for name in FIGURES}
         for _ in range(ROUNDS):
-            for kind, save, load in (
-                ("sharded", self._save_sharded, self._load_sharded),
-                ("full", self._save_full, self._load_full),
-            ):
+            for name, saver in self.savers.items():
                 self.trainer.advance()
-                self._new_folder(kind)
-                found[f"{kind}_s"].append(self._time(save))
-                found[f"load_{kind}_s"].append(self._time(load))
-            found["aside_s"].append(self._aside())
-            found["ratio"].append(found["aside_s"][-1] / found["sharded_s"][-1])
-        first, *later = found["aside_s"]
-        found |= {"first_aside_s": [first], "aside_s": later, "ratio": found["ratio"][1:]}
+                found[name].append(self._time(partial(self._save, saver)))
+                if name.endswith("_beside"):
+                    self.trainer.advance()
+                    saver.finish()
+                else:
+                    found[f"load_{name}"].append(self._time(self._load))
+        for layout in ("sharded", "full"):
+            beside = found[f"{layout}_beside"]
+            found[f"{layout}_first"].append(beside.pop(0))  # its memory is new
+            pairs = zip(beside, found[layout][1:], strict=True)
+            found[f"{layout}_ratio"] = [a / b for a, b in pairs]
         return {name: statistics.median(values) for name, values in found.items()}
 
     def _time(self, use: Callable[[], object]) -> float:
+        """Seconds, of the slower rank."""
         dist.barrier()
         began = time.perf_counter()
         use()
@@ -141,54 +158,14 @@ class Bench:
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         return seconds.item()
 
-    def _new_folder(self, kind: str) -> None:
-        if dist.get_rank() == 0:
-            shutil.rmtree(self.folder / kind, ignore_errors=True)
-            (self.folder / kind).mkdir()
-        dist.barrier()
+    def _save(self, saver: Saver) -> None:
+        saver.save(self.trainer.progress, 0, final=False)
 
-    def _aside(self) -> float:
-        """What a save beside the training blocks: then steps go on while a thread writes."""
-        self._new_folder("aside")
-        seconds = self._time(self._stage)
-        target = (self.folder / "aside", self.old, self.group)
-        thread = threading.Thread(target=write_shards, args=target)
-        thread.start()
-        self.trainer.advance()
-        thread.join()
-        return seconds
-
-    def _stage(self) -> None:
-        self.old = staged(self.trainer.parallel, self.trainer.optimizer, self.old)
-
-    def _save_sharded(self) -> None:
-        parts = staged(self.trainer.parallel, self.trainer.optimizer)
-        write_shards(self.folder / "sharded", parts, self.group)
-
-    def _load_sharded(self) -> None:
-        load_shards(self.folder / "sharded", self.trainer.parallel, self.trainer.optimizer)
-
-    def _save_full(self) -> None:
-        first = dist.get_rank() == 0
-        parallel = self.trainer.parallel
-        weights, moments = parallel.weights(first), parallel.moments(self.trainer.optimizer, first)
-        for name, content in (("model.pt", weights), ("optimizer.pt", moments)):
-            if first:
-                self._write(self.folder / "full" / name, content)
-
-    def _write(self, path: Path, content: object) -> None:
-        with path.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        checkpoint.describe(path)
-
-    def _load_full(self) -> None:
-        folder = self.folder / "full"
-        parallel = self.trainer.parallel
-        parallel.load_weights(checkpoint.load_part(folder, "model.pt", lazily=True))
-        moments = checkpoint.load_part(folder, "optimizer.pt", lazily=True)
-        parallel.load_moments(self.trainer.optimizer, moments)
+    def _load(self) -> None:
+        """The newest; finding it, which reads and hashes all of it, is not in the time."""
+        trainer = self.trainer
+        saved = state.load(published(trainer.contract.checkpoint_dir)[-1])
+        state.restore(saved, trainer.parallel, trainer.optimizer, trainer.device, 1)
 
 
 if __name__ == "__main__":

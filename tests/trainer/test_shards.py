@@ -197,18 +197,31 @@ def test_parts_that_make_no_whole_are_a_fault(tmp_path: Path) -> None:
     assert all("invalid fill" in words for words in heard)
 
 
-def write_alone(folder: Path) -> None:
-    parts = {"w": Part((2, 3), [Box((0, 0), torch.arange(6.0).view(2, 3))])}
-    write_shards(folder, parts, group())
+def write_alone(folder: Path, num_columns: int) -> None:
+    """A matrix [2, 3], or as many of its columns as are given."""
+    values = torch.arange(6.0).view(2, 3)[:, :num_columns].clone()
+    write_shards(folder, {"w": Part((2, 3), [Box((0, 0), values)])}, group())
+
+
+def test_a_tensor_with_a_hole_is_not_read(tmp_path: Path) -> None:
+    run_ranks(1, grouped, write_alone, tmp_path, 2)
+    with pytest.raises(BrokenCheckpoint, match="w is not there as a whole"):
+        Shards(tmp_path).whole("w")
+    found = torch.zeros(2, 1)
+    Shards(tmp_path).read_into({"w": Part((2, 3), [Box((0, 1), found)])})
+    assert found.tolist() == [[1.0], [4.0]]
 
 
 def test_the_file_of_places_runs_nothing(tmp_path: Path) -> None:
-    run_ranks(1, grouped, write_alone, tmp_path)
+    run_ranks(1, grouped, write_alone, tmp_path, 3)
     assert torch.equal(Shards(tmp_path).whole("w"), torch.arange(6.0).view(2, 3))
     for harm in (Path.touch, torch.load, json.loads):
         (tmp_path / ".metadata").write_bytes(pickle.dumps(harm))
         with pytest.raises(BrokenCheckpoint, match="does not belong there"):
             Shards(tmp_path)
+    (tmp_path / ".metadata").write_bytes(b"")
+    with pytest.raises(BrokenCheckpoint, match="cannot be read"):
+        Shards(tmp_path)
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"w": 1}))
     with pytest.raises(BrokenCheckpoint, match="does not say"):
         Shards(tmp_path)
