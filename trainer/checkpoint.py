@@ -182,6 +182,7 @@ def verify(path: Path) -> Manifest:
     """The manifest of the checkpoint folder `path` if it is whole; raises BrokenCheckpoint."""
     manifest = read_manifest(path)
     for name, file in manifest.files.items():
+        phase.beat()
         try:
             found = _sha256(path / name)
         except MISSING as error:

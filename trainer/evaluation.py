@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer import phase
 from trainer.parallel import split
 from trainer.parallelized import Parallelized
 from trainer.samples import Samples, validation_batches
@@ -34,6 +35,7 @@ def validation_totals(
     module, ignored = parallel.module.eval(), parallel.config.data.ignore_token
     parallel.before_evaluation()
     for batch, counts in batches:
+        phase.beat()
         if stopping():
             totals[2] = 1
             break

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, phase, replicas, state
+from trainer import agreement, changes, checkpoint, limits, phase, replicas, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -85,7 +85,6 @@ class Trainer:
 
     def _train_step(self) -> None:
         config, progress = self.config, self.progress
-        phase.enter("step", progress.step)
         accumulation = config.batch.accumulation
         losses: list[Tensor] = []
         self.optimizer.zero_grad()
@@ -115,7 +114,9 @@ class Trainer:
 
     def _next_batch(self) -> Pair:
         began = perf_counter()
+        phase.enter("data", self.progress.step)
         batch = next(self._batches)
+        phase.enter("step", self.progress.step)
         self.clock.data_s += perf_counter() - began
         return split(batch, self.device)
 
@@ -259,6 +260,7 @@ class Trainer:
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
+        phase.enter("restore", 0)
         path, self.broken = state.find_newest(self.contract.checkpoint_dir)
         if path is None:
             return None
@@ -287,6 +289,6 @@ class Trainer:
             self.corpus.train,
             stream,
             self.config.data.workers,
-            timeout_s=self.config.step_timeout_s,
+            timeout_s=limits.group_timeout_s(self.config),
             pin=self.device.type == "cuda",
         )
