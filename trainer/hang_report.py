@@ -15,8 +15,9 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ class Group:
     """A process group as this rank sees it: its last collective, and the oldest that it waits in.
 
     last, waits_in: numbers from 1 within the group; waits_in is None if all are complete.
-    operation: name and sizes of what it waits in, such as "all_reduce of [4]".
+    operation: name and sizes of what it waits in, such as "all_reduce of [4]". aside: a thread
+    that works beside the training waits there.
     """
 
     name: str
     last: int
     waits_in: int | None = None
     operation: str = ""
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,17 @@ def _recorded(path: Path, nccl: bool) -> list[Group]:
         return []
     raw = dump(True, True, False)  # with collectives, with stacks, not the active ones alone
     path.write_bytes(raw)
-    return summary(pickle.loads(raw).get("entries", []))
+    main = threading.main_thread()
+    # Threads of torch's own, as autograd's, belong to the training: Python does not list them.
+    aside = {str(thread.ident) for thread in threading.enumerate() if thread is not main}
+    return summary(pickle.loads(raw).get("entries", []), aside)
 
 
-def summary(entries: list[dict[str, Any]]) -> list[Group]:
-    """The groups that a flight recorder's entries tell of, which are in the order of their time."""
+def summary(entries: list[dict[str, Any]], aside: Collection[str] = ()) -> list[Group]:
+    """The groups that a flight recorder's entries tell of, which are in the order of their time.
+
+    aside: threads, by their number, that work beside the training.
+    """
     groups: dict[str, Group] = {}
     for entry in entries:
         if entry["is_p2p"]:
@@ -107,14 +116,13 @@ def summary(entries: list[dict[str, Any]]) -> list[Group]:
         name, description = entry["process_group"]
         key = f"{name} ({description})" if description else str(name)
         number = int(entry["collective_seq_id"])
-        waits_in, operation = None, ""
-        if key in groups:
-            waits_in, operation = groups[key].waits_in, groups[key].operation
-        if not entry["retired"] and waits_in is None:
-            sizes = ", ".join(map(str, entry["input_sizes"][:4]))
-            waits_in = number
-            operation = f"{entry['profiling_name'].partition(':')[2]} of {sizes}"
-        groups[key] = Group(key, number, waits_in, operation)
+        before = groups.get(key, Group(key, number))
+        if entry["retired"] or before.waits_in is not None:
+            groups[key] = replace(before, last=number)
+            continue
+        sizes = ", ".join(map(str, entry["input_sizes"][:4]))
+        operation = f"{entry['profiling_name'].partition(':')[2]} of {sizes}"
+        groups[key] = Group(key, number, number, operation, entry["thread_id"] in aside)
     return list(groups.values())
 
 

@@ -92,9 +92,6 @@ def _train(config: TrainerConfig, contract: Contract) -> None:
         device = _device(config, contract)
         with process_group(config, contract) as store:
             _train_in_group(config, contract, store, device)
-    except Exception:
-        watchdog.end_together()
-        raise
     finally:
         watchdog.finish()
 

@@ -593,15 +593,14 @@ class Agent:
             say(f"attempt {self.attempt} hangs: the ranks report into {self.dir / 'hangs'}")
             self.hang = Hang(self.dir, self.args.host, self._rank_pids())
         elif silent := self.pulses.silent(now, self._known_pids()):
-            self._mark_as_hanging(*silent)
+            self._mark(*silent)
 
     def _known_pids(self) -> dict[int, int]:
         return {self.ranks[0]: self.process.pid} if self.args.direct else dict(self.watch.found)
 
-    def _mark_as_hanging(self, rank: int, quiet_s: float) -> None:
-        said = {"version": 1, "rank": rank, "host": self.args.host, "quiet_s": quiet_s}
+    def _mark(self, rank: int, quiet_s: float) -> None:
         try:
-            write_json(self.dir / "hang", said)
+            mark_as_hanging(self.dir, self.args.host, rank, quiet_s)
         except OSError as error:
             say(f"cannot write {self.dir / 'hang'}: {error}")
             self.stop(f"rank {rank} has not run for {quiet_s:g} s")
@@ -911,7 +910,7 @@ class Hang:
         return late or (self.written and os.path.exists(self.dir / "verdict.json"))
 
     def write(self) -> None:
-        """Writes what was seen of each rank, and the stacks that are not there yet."""
+        """Writes what was seen of each rank, and the stacks."""
         self.dir.mkdir(exist_ok=True)
         for rank, (process, *below) in self.seen.items():
             name = f"rank-{rank:05}"
@@ -923,9 +922,9 @@ class Hang:
             write_json(self.dir / f"{name}.process.json", {**said, "below": words})
 
     def _save(self, pid: int, name: str) -> str:
-        """Keeps the stacks of a process, unless it has; where it is."""
+        """Keeps the stacks of a process, which may have written later ones; where it is."""
         text = sheet_of(pid).partition("\n")[2]
-        if text and not (self.dir / name).exists():
+        if text:
             (self.dir / name).write_text(text, encoding="utf-8")
         return place_in(text)
 
@@ -1012,6 +1011,12 @@ class Pulses:
             if limit_s and looks * PULSE_S > limit_s + SILENCE_S:
                 return rank, looks * PULSE_S
         return None
+
+
+def mark_as_hanging(attempt_dir: Path, host: str, rank: int, quiet_s: float) -> None:
+    """Does what the watchdog of a rank would have done; raises OSError."""
+    said = {"version": 1, "rank": rank, "host": host, "quiet_s": quiet_s}
+    write_json(attempt_dir / "hang", said)
 
 
 def why_hanging(attempt_dir: Path) -> str:

@@ -32,6 +32,11 @@ def enter(name: str, step: int) -> None:
     global current, beats
     current = Phase(name, step)
     beats += 1
+    tell(name, step)
+
+
+def tell(name: str, step: int) -> None:
+    """Tell every listener of a phase of another thread; the current phase stays the main one's."""
     for listener in listeners:
         listener(name, step)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from trainer.hang_report import Group, Place, Report
 
 SAVING = ("save", "publish", "prune")
-BACKGROUND = "checkpoint"  # the group that a thread may use while the rank goes on
 MOST_RANKS = 64  # that are described one by one
 
 
@@ -58,7 +57,7 @@ def _own_groups(report: Report) -> Iterable[Group]:
     """The groups in which the main thread of a rank may wait."""
     if report.phase in SAVING:
         return report.groups
-    return (group for group in report.groups if BACKGROUND not in group.name)
+    return (group for group in report.groups if not group.aside)
 
 
 def _waited_for(missing: list[int], reports: Mapping[int, Report]) -> str:
@@ -92,7 +91,7 @@ def _mismatch(reports: Mapping[int, Report]) -> str:
 
 def _doing(report: Report | None, place: Place | None) -> str:
     """What a missing rank does, in words."""
-    at = (report.at if report else "") or (place.at if place else "")
+    at = (place.at if place else "") or (report.at if report else "")  # node.py asks at once
     where = f" at {at}" if at else ""
     if place is not None and _is_stopped(place):
         return f"its process was stopped, state {place.state},{where}"

@@ -58,17 +58,16 @@ class Watchdog(threading.Thread):
                 self._end()
 
     def finish(self) -> None:
-        """The rank has come to its end."""
-        self._finished.set()
+        """The rank has come to its end: no longer watch it.
 
-    def end_together(self) -> None:
-        """Where the attempt is being ended as a hang, wait to be ended; return at once if not.
-
-        For a rank that has failed: a hang of another one may be the cause.
+        Where the attempt is being ended as a hang it waits to be ended too: what this rank has met
+        may be a consequence, and the others may still ask where it is.
         """
         if self._contract.hang_file.exists():
-            traceback.print_exc()
+            if sys.exc_info()[0] is not None:
+                traceback.print_exc()
             self.join(2 * POLL_S + REPORTS_S + 2 * VERDICT_S)
+        self._finished.set()
 
     def _look(self) -> float:
         """Count the time without progress; returns its limit in seconds."""

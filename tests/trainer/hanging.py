@@ -7,8 +7,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +29,7 @@ class Hangs(Words):
         self.how = how if os.environ["RANK"] == str(rank) else ""
         self.step = step
         if self.how == "backward":
-            self.embedding.weight.register_hook(self._in_backward)
+            self.embedding.weight.register_hook(self._in_backward)  # type: ignore[no-untyped-call]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if phase.current.step == self.step:
@@ -42,7 +40,9 @@ class Hangs(Words):
         if self.how == ("forward" if self.training else "evaluation"):
             time.sleep(LONG_S)
         elif self.how == "native":
-            ctypes.PyDLL(None).sleep(LONG_S)  # unlike CDLL it keeps the interpreter's lock
+            time.sleep(2)  # so long that the watchdog has seen this phase
+            # Unlike CDLL it keeps the interpreter's lock; and a signal does not end it.
+            ctypes.PyDLL(None).sem_wait(ctypes.create_string_buffer(64))
         elif self.how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.how == "slow":
@@ -73,7 +73,7 @@ class WorkerHangs(samples.Windows):
 def note_pid(run: Run, name: str, _step: int) -> None:
     """A listener by which NodeSide knows the ranks."""
     if name == "start":
-        (run.run_dir / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+        node.write_json(run.run_dir / f"pid-{os.environ['RANK']}", {"pid": os.getpid()})
 
 
 class NodeSide(threading.Thread):
@@ -81,27 +81,28 @@ class NodeSide(threading.Thread):
 
     def __init__(self, run: Run, num_ranks: int) -> None:
         super().__init__(daemon=True)
-        self.run_folder, self.num_ranks = run, num_ranks
-        self.silent: Any = None
+        self.folder, self.run_dir, self.num_ranks = run.attempt_dir(), run.run_dir, num_ranks
+        self.fault: tuple[int, str] | None = None
         self.deadline = time.monotonic() + GIVE_UP_S
 
     def run(self) -> None:
-        folder, pulses = self.run_folder.attempt_dir(), node.Pulses()
-        while not (folder / "hang").exists():
-            if self._late() or self.silent:
+        pulses = node.Pulses()
+        while not (self.folder / "hang").exists():
+            if self._late():
                 return
-            self.silent = pulses.silent(time.monotonic(), self.pids())
-        hang = node.Hang(folder, HOST, self.pids())
+            if silent := pulses.silent(time.monotonic(), self.pids()):
+                node.mark_as_hanging(self.folder, HOST, *silent)
+        hang = node.Hang(self.folder, HOST, self.pids())
         while not hang.is_over(time.monotonic()) and not self._late():
-            time.sleep(0.05)
+            pass
         for pid in self.pids().values():
             node.kill(pid, signal.SIGKILL)
+        self.fault = hang.fault()
 
     def pids(self) -> dict[int, int]:
-        files = {
-            rank: Path(self.run_folder.run_dir, f"pid-{rank}") for rank in range(self.num_ranks)
-        }
-        return {rank: int(f.read_text() or 0) for rank, f in files.items() if f.exists()}
+        ranks = range(self.num_ranks)
+        noted = {rank: node.read_json(self.run_dir / f"pid-{rank}") for rank in ranks}
+        return {rank: said["pid"] for rank, said in noted.items() if said}
 
     def _late(self) -> bool:
         time.sleep(0.05)
