@@ -6,14 +6,16 @@ from trainer.config import TrainerConfig
 from trainer.phase import Phase
 
 START_S = 1800.0  # for starting and loading: large models come from slow disks
-GROUP_MARGIN_S = 60.0  # the watchdog speaks before a collective fails: it knows who is missing
+# Who knows more speaks first: of a checkpoint that is late the saver, before the watchdog; of other
+# hangs the watchdog, before a collective fails.
+MARGIN_S = 60.0
 
 
 class Limits:
     """Seconds without progress for each phase, and what is allowed to compile the first step."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        step_s, save_s = config.step_timeout_s, config.checkpoint.timeout_s
+        step_s, save_s = config.step_timeout_s, config.checkpoint.timeout_s + MARGIN_S
         start_s = max(step_s, START_S)
         self._first_s = start_s if config.compile else 0.0
         self._of = {
@@ -32,4 +34,4 @@ class Limits:
 
 def group_timeout_s(config: TrainerConfig) -> float:
     """Longest wait for the other ranks in a collective, and for a worker of the loader."""
-    return Limits(config).longest_s + GROUP_MARGIN_S
+    return Limits(config).longest_s + MARGIN_S
