@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from trainer import phase
+
 MANIFEST = "manifest.json"
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})-attempt-(\d{5})")

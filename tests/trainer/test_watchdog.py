@@ -12,7 +12,7 @@ import hanging
 import pytest
 from hanging import NodeSide, note_pid
 
-from runs import Run, configuration
+from runs import Listener, Run, configuration
 from trainer import data, node, watchdog
 
 RANKS = 3
@@ -26,14 +26,19 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "STACKS_S", 1.0)
 
 
-def hung(run: Run, **changes: Any) -> dict[str, Any]:
-    """The verdict of a run that hangs; all ranks are gone."""
+def end_of(run: Run, listener: Listener = note_pid, **changes: Any) -> None:
+    """Start a run that hangs; when this returns all ranks are gone."""
     config = configuration(num_ranks=RANKS, step_timeout_s=LIMIT_S, steps=20, **changes)
     helper = NodeSide(run, RANKS)
     helper.start()
-    ended = run.start(config, listener=note_pid)
+    ended = run.start(config, listener=listener)
     helper.join()
     assert {end.exit_code for end in ended} <= {1, -9}
+
+
+def hung(run: Run, **changes: Any) -> dict[str, Any]:
+    """The verdict of a run that hangs."""
+    end_of(run, **changes)
     (error,) = run.errors()
     assert error["kind"] == "hang"
     return error
@@ -114,6 +119,21 @@ def test_the_stacks_of_a_loader_worker_that_hangs_are_shown(
         r"state S \(sleeping\).*\) at .*hanging\.py:\d+ in __getitem__", error["message"],
     )  # fmt: skip
     assert any("in __getitem__" in text for text in texts(run, "rank-00001.below-*.stacks.txt"))
+
+
+def refuse_reports(run: Run, name: str, step: int) -> None:
+    note_pid(run, name, step)
+    (run.attempt_dir() / "hangs").touch()
+
+
+def test_reports_that_cannot_be_written_keep_no_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "HANG_GRACE_S", 4.0)
+    run = Run(tmp_path)
+    end_of(run, refuse_reports, **model("native"))
+    assert run.errors() == []
+    assert re.match(r"rank [02] on \S+ made no progress", node.why_hanging(run.attempt_dir()))
 
 
 def slow_publish(_run: Run, name: str, _step: int) -> None:
