@@ -3,6 +3,7 @@
 `act.json` in the working folder says when and what, as a list of
 {"attempt": N, "rank": R, "phase": P, "step": S, "act": A}, where A is one of
 "kill rank", "kill agent" (the rank's parent), "kill node" (the parent of that), "drain";
+"hang": sleeps; "stop": stops its process;
 "wait": makes the file `waiting` in the attempt's folder and holds the rank until it is drained;
 "hold": the same, but until there is a file `release`;
 "count buckets": writes how many buckets DDP has into the file `buckets` there.
@@ -53,6 +54,10 @@ def act(what: str) -> None:
         os.kill(parent(agent), signal.SIGKILL)
     elif what == "drain":
         (ATTEMPT / "drain").touch()
+    elif what == "hang":
+        time.sleep(2 * GIVE_UP_S)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif what in ("wait", "hold"):
         (ATTEMPT / "waiting").touch()
         await_file(ATTEMPT / {"wait": "drain", "hold": "release"}[what])

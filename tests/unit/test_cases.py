@@ -74,7 +74,7 @@ CASES = {
     "T28": "frozen parameters break sharding",
     "T29": "a step of NaN poisons the weights and pushes the good checkpoints out",
     "T30": "validation on rank 0 alone hangs",
-    "T31": "a loader's worker hangs",
+    "T31": "the loader's workers hang and nobody says where",
 }
 LATER = {
     "L28": "several slices of one GPU",
