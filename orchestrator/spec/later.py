@@ -27,11 +27,6 @@ LATER_VALUES: dict[str, tuple[str, ...]] = {
 """Values of a key that a later release knows."""
 
 LATER_FORMS: dict[str, tuple[type, str, str]] = {
-    "resources.nodes": (
-        dict,
-        "a range of nodes is not supported yet",
-        "give one number of nodes",
-    ),
     "checkpoint.every": (
         str,
         "a time between checkpoints is not supported yet",
