@@ -92,7 +92,8 @@ def _at_size(spec: JobSpec, nodes: int, accumulation: int) -> JobSpec:
     parallelism, per_node = spec.parallelism, resources.num_ranks_per_node
     if parallelism.group(per_node) == nodes * per_node // parallelism.tensor:
         # A single group is left, with no other to be a copy: the trainer does the same.
-        full: dict[str, object] = {"strategy": "full_shard", "shard_group": None}
+        fsdp = parallelism.fsdp.model_copy(update={"across_nodes": False})
+        full: dict[str, object] = {"strategy": "full_shard", "shard_group": None, "fsdp": fsdp}
         parallelism = parallelism.model_copy(update=full)
     parts: dict[str, object] = {"resources": resources, "train": train, "parallelism": parallelism}
     return spec.model_copy(update=parts)

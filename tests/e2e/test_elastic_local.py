@@ -12,8 +12,9 @@ import pytest
 
 from running import losses, wait_until
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch
 from test_faults_local import JOB, RUN_TIMEOUT_S, Job, attempt_processes
 
 from orchestrator.backends.base import State
@@ -87,7 +88,9 @@ def assert_close(run_dir: Path, straight_dir: Path) -> None:
     weights, others = last_weights(run_dir), last_weights(straight_dir)
     assert weights.keys() == others.keys()
     for name, value in weights.items():
-        torch.testing.assert_close(value, others[name], rtol=1e-4, atol=1e-6)
+        # Adam moves a weight by up to the learning rate, 3e-4, however small its gradient is: that
+        # sums are rounded otherwise may come to a tenth of one such step.
+        torch.testing.assert_close(value, others[name], rtol=1e-4, atol=3e-5)
 
 
 def last_weights(run_dir: Path) -> dict[str, Any]:
