@@ -1113,7 +1113,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for name in ("nnodes", "port"):
         parser.add_argument(f"--{name}", required=True, type=int)
     parser.add_argument("--sizes", metavar="N,N", help="numbers of nodes that an attempt may have")
-    parser.add_argument("--join-grace-s", type=float, default=JOIN_GRACE_S, help="for more nodes, once there are enough")
+    parser.add_argument(
+        "--join-grace-s",
+        type=float,
+        default=JOIN_GRACE_S,
+        help="for more nodes, once there are enough",
+    )
     rank = parser.add_mutually_exclusive_group(required=True)
     rank.add_argument("--node-rank", type=int)
     rank.add_argument("--node-rank-from", metavar="VARIABLE", help="of the environment")

@@ -25,12 +25,3 @@ LATER_VALUES: dict[str, tuple[str, ...]] = {
     "network.backend": ("xccl", "hccl", "cncl"),
 }
 """Values of a key that a later release knows."""
-
-LATER_FORMS: dict[str, tuple[type, str, str]] = {
-    "checkpoint.every": (
-        str,
-        "a time between checkpoints is not supported yet",
-        "give a number of steps, such as every: 100",
-    ),
-}
-"""Key to the type of a form that a later release knows, with message and fix."""
