@@ -83,8 +83,8 @@ def run(config_file: Path, contract: Contract) -> None:
 
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
-    phase.enter("start", 0)
     signals.handle()
+    phase.enter("start", 0)
     device = _device(config, contract)
     with process_group(config, contract) as store:
         _train_in_group(config, contract, store, device)
@@ -117,7 +117,8 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     long.
     """
     from trainer.checkpoint import newest_step
-    from trainer.metrics import Metrics
+    from trainer.ledger import Ledger
+    from trainer.metrics import Clock, Metrics
 
     if config.checkpoint.resume == "auto":
         step = step or newest_step(contract.checkpoint_dir)
@@ -125,6 +126,9 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     if contract.rank == 0:
         with contextlib.closing(Metrics(contract, False, step)) as metrics:
             metrics.event("end", step, outcome=OUTCOME_DRAINED)
+        ledger = Ledger(contract, step, restore_s=0.0)
+        ledger.outcome = OUTCOME_DRAINED
+        ledger.close(step, Clock())
         contract.write_outcome(OUTCOME_DRAINED, step)
 
 

@@ -50,6 +50,8 @@ KILL_GRACE_S = 5.0  # from SIGTERM to torchrun to SIGKILL, once the attempt is l
 FAILURE_GRACE_S = 30.0  # for torchrun to end by itself after one of its ranks reported an error
 JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
+GRACE_FILE = "grace.json"
+GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
 TICK_S = 0.1
 LINE_LIMIT = 65536  # bytes of one message
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
@@ -557,6 +559,7 @@ class Agent:
         self.began, self.stopping = time.monotonic(), ""
         self.undrained: Result | None = None
         self.term_at, self.kill_at, self.drain_at = float("inf"), float("inf"), float("inf")
+        self.drain_limit_s = float(args.shutdown_timeout_s)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         command = agent_command(args, go, self.dir)
         # Its folder is not the user's: a folder "torch" there would be imported. A session of its
@@ -604,11 +607,12 @@ class Agent:
         drain = self.dir / "drain"
         if self.drain_at == float("inf") and (self.signals.received or os.path.exists(drain)):
             self._ask_to_drain(drain)
-            self.drain_at = now + self.args.shutdown_timeout_s
+            self.drain_limit_s = drain_limit_s(self.args)
+            self.drain_at = now + self.drain_limit_s
         if self.drain_at < now and not self.stopping:
             if not self._errors():
                 self.undrained = self._undrained()
-            self.stop(f"not drained within {self.args.shutdown_timeout_s:g} s")
+            self.stop(f"not drained within {self.drain_limit_s:g} s")
         elif self.term_at == float("inf") and self._errors():
             self.term_at = now + FAILURE_GRACE_S
 
@@ -628,7 +632,7 @@ class Agent:
     def _undrained(self) -> Result:
         """The fault of this node where ranks have not stopped though they were asked to."""
         left = sorted(self._rank_pids())
-        limit_s, by = self.args.shutdown_timeout_s, self.signals.received or "the drain file"
+        limit_s, by = self.drain_limit_s, self.signals.received or "the drain file"
         text = f"not drained within {limit_s:g} s of {by}, killed; steps since the last checkpoint"
         text += f" are lost; not stopped: {named_ranks(left)}"
         rank = left[0] if len(left) == 1 else None
@@ -739,6 +743,16 @@ class RankWatch(threading.Thread):
     def _left(self, key: selectors.SelectorKey) -> tuple[int, int | None]:
         rank, pid = key.data
         return rank, ended_with(pid)
+
+
+def drain_limit_s(args: argparse.Namespace) -> float:
+    """Seconds from the request to stop until ranks are ended: the shutdown timeout, or more where
+    the program says that its checkpoints take longer."""
+    timeout_s = float(args.shutdown_timeout_s)
+    needed_s = read_json(Path(args.run_dir) / GRACE_FILE).get("seconds")
+    if not isinstance(needed_s, (int, float)):
+        return timeout_s
+    return max(timeout_s, min(float(needed_s), GRACE_FACTOR * timeout_s))
 
 
 def guarded(command: list[str]) -> list[str]:

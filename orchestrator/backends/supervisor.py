@@ -24,6 +24,7 @@ from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
 from orchestrator.backends.detached import detach, take_signals
 from orchestrator.backends.record import Ended, Launch, Record
+from orchestrator.backends.runstore import LocalRunStore
 from orchestrator.backends.simulated import largest, loopback_address, nodes_down, reserve_port
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError
@@ -231,7 +232,9 @@ class Supervisor:
         for node in self.nodes.values():
             if node.poll() is None:
                 node.send_signal(signal.SIGTERM)
-        return time.monotonic() + self.launch.shutdown_timeout_s + LEAVE_GRACE_S
+        grace = LocalRunStore(self.run_dir).tail(contract.GRACE_FILE, 0)
+        limit_s = contract.drain_limit_s(self.launch.shutdown_timeout_s, grace)
+        return time.monotonic() + limit_s + LEAVE_GRACE_S
 
     def _kill_nodes(self) -> None:
         for node in self.nodes.values():

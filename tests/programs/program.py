@@ -7,6 +7,7 @@
     wait-plain      the same, without the process below each rank
     stubborn        until it is killed
     stubborn=R      rank R until it is killed, the others like wait
+    slow=S          like wait, S seconds after the drain file is there
     crash           rank 1 leaves with 3, the others wait
     crash-until=N   like crash before attempt N, then like done
     configuration   rank 1 reports a configuration error, the others wait
@@ -41,6 +42,7 @@ def main(mode: str) -> int:
     if mode.startswith("crash-until="):
         first_good = int(mode.partition("=")[2])
         mode = "crash" if first_good > NUMBER else "done"
+    mode, _, slow_s = mode.partition("=") if mode.startswith("slow=") else (mode, "", "0")
     if mode.startswith("stubborn="):
         mode = "stubborn" if int(mode.partition("=")[2]) == RANK else "wait"
     if mode in ("wait", "finish", "stubborn"):
@@ -50,11 +52,11 @@ def main(mode: str) -> int:
     if mode == "done":
         write_outcome("done")
     elif mode != "silent":
-        return wait(mode)
+        return wait(mode, float(slow_s))
     return 0
 
 
-def wait(mode: str) -> int:
+def wait(mode: str, slow_s: float = 0.0) -> int:
     if RANK == 1 and mode == "crash":
         return 3
     if RANK == 1 and mode in ("configuration", "verbose"):
@@ -62,6 +64,7 @@ def wait(mode: str) -> int:
     deadline = time.monotonic() + GIVE_UP_S
     while time.monotonic() < deadline:
         if mode != "stubborn" and (ATTEMPT / "drain").exists():
+            time.sleep(slow_s)
             write_outcome("done" if mode == "finish" else "drained")
             return 0
         time.sleep(0.02)

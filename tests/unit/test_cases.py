@@ -48,6 +48,9 @@ CASES = {
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
     "T03": "FSDP1 with CPU offload and accumulation loses gradients",
+    "T04": "a resume in a later epoch takes the first epoch's order",
+    "T05": "what is fetched ahead is of the wrong epoch, or an epoch is skipped",
+    "T06": "another number of ranks loses or repeats samples",
     "T07": "ranks with unequal numbers of batches hang",
     "T08": "means of means where token counts differ",
     "T09": "a parameter is ready twice under recomputation",
@@ -56,19 +59,24 @@ CASES = {
     "T12": "the optimizer's state under FSDP is not restored",
     "T13": "the schedule steps once per rank, or twice after a resume",
     "T14": "rank 0's random state is given to all ranks",
+    "T17": "a signal ends the loader's workers, and with them the rank",
+    "T18": "a stop is not heard in an evaluation, or before the first step",
+    "T19": "one rank leaves alone",
+    "T20": "the time to stop is shorter than a checkpoint",
     "T27": "initialisation without memory breaks ties",
     "T28": "frozen parameters break sharding",
     "T29": "a step of NaN poisons the weights and pushes the good checkpoints out",
     "T30": "validation on rank 0 alone hangs",
+    "T31": "a loader's worker hangs",
 }
 LATER = {
     "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
     **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
-    **dict.fromkeys(("T04", "T05", "T06"), "position in the data"),
-    **dict.fromkeys((f"T{n}" for n in range(15, 27)), "checkpoints, stops and restarts"),
-    **dict.fromkeys(("T31", "T32", "T33"), "hanging loaders, advice and estimates"),
+    **dict.fromkeys(("T15", "T16"), "checkpoints, stops and restarts"),
+    **dict.fromkeys((f"T{n}" for n in range(21, 27)), "checkpoints, stops and restarts"),
+    **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }
 """What a later release tests."""
 

@@ -286,6 +286,15 @@ def test_cancel_ends_what_does_not_drain(runs: Runs) -> None:
     assert not record.drained
 
 
+@pytest.mark.case("T20")
+def test_cancel_gives_slow_checkpoints_the_time_that_they_need(runs: Runs) -> None:
+    handle = runs.submit("slow=3", shutdown_timeout_s=1).handle
+    wait_ready(handle)
+    RunPaths(handle.run_dir).grace.write_text('{"version": 1, "seconds": 60}')
+    assert "CANCELLED" in BACKEND.cancel(handle)
+    assert codes(handle) == [75]
+
+
 def test_cancel_in_the_pause_between_two_attempts_loses_nothing(runs: Runs) -> None:
     handle = runs.submit("crash", failures=9).handle
     wait_until(lambda: "next attempt in 8 s" in status(handle).reason, "a long pause")
