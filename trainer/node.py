@@ -1177,7 +1177,7 @@ def check(args: argparse.Namespace) -> str:
         return f"--sizes must be numbers from 1 up to {args.nnodes}, and --join-grace-s from 0 s"
     if fault := check_direct(args):
         return fault
-    if args.nnodes > 1 and not args.allow_loopback:
+    if args.nnodes > args.local_world_size and not args.allow_loopback:
         for name in (args.head, args.address):
             if is_loopback(name):
                 return f"{name} is a loopback address: no other machine can reach it"

@@ -21,6 +21,7 @@ from orchestrator.backends.base import State
 from orchestrator.backends.record import Record
 from orchestrator.backends.simulated import set_node
 from orchestrator.contract import RunPaths
+from trainer import sample_log
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 EVERY, STEPS = 4, 14
@@ -29,6 +30,7 @@ ELASTIC = (
     JOB.replace("nodes: 2, ranks_per_node: 2", "nodes: {min: 1, max: 2}, ranks_per_node: 1")
     .replace("args: {width: 32, context: 32}", "args: {width: 32, context: 32, dropout: 0.0}")
     .replace("steps: 12", f"steps: {STEPS}")
+    .replace("tensorboard: false", "tensorboard: false, samples: true")
 )
 
 
@@ -67,6 +69,17 @@ def test_two_nodes_then_one_then_two_are_equal_to_two(jobs: tuple[Job, Job]) -> 
     drained = [end["step"] for end in events(handle.run_dir, "end") if end["outcome"] == "drained"]
     assert [starts[2]["step"]] == drained  # and none after the stop for the larger attempt
     assert_close(handle.run_dir, straight.run_dir)
+    assert sample_log.check(handle.run_dir)[1] == []  # none twice, none skipped
+    assert samples_by_step(handle.run_dir) == samples_by_step(straight.run_dir)
+
+
+def samples_by_step(run_dir: Path) -> dict[int, dict[int, list[int]]]:
+    """The samples of each step by epoch, sorted: which rank takes which depends on the size."""
+    steps = sample_log.history(sample_log.read_attempts(run_dir))
+    return {
+        step: {epoch: sorted(numbers.tolist()) for epoch, numbers in epochs.items()}
+        for step, epochs in steps.items()
+    }
 
 
 def wait_for(path: Path) -> None:
