@@ -27,6 +27,7 @@ from trainer.contract import (
     Contract,
     record_collectives,
 )
+from trainer.elastic import for_world
 from trainer.limits import group_timeout_s
 from trainer.watchdog import Watchdog
 
@@ -76,12 +77,7 @@ def _put_on_record(contract: Contract, kind: str, message: str) -> None:
 
 def run(config_file: Path, contract: Contract) -> None:
     """Train as the file says. Raises ConfigurationError for what would fail again."""
-    config = read_config(config_file)
-    if config.num_ranks != contract.world_size:
-        raise ConfigurationError(
-            f"num_ranks: {config_file} was rendered for {config.num_ranks} ranks, but WORLD_SIZE is"
-            f" {contract.world_size}; start as many ranks, or render the job again"
-        )
+    config = for_world(read_config(config_file), contract.world_size)
     contract.enter_workdir()
     if contract.is_done():
         if contract.rank == 0:

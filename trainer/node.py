@@ -9,6 +9,9 @@ Node 0 listens, the others report to it. When all are there node 0 claims the at
 "go"; each node then starts torchrun. The connections stay open: a node that is lost ends the
 attempt on all others, and all leave with the one code that node 0 decided (docs/contract.md).
 
+With --sizes an attempt may begin with fewer nodes: once there are enough, node 0 waits a grace
+for the others, and numbers those that are here anew. One beyond an allowed size waits for the end.
+
 With --direct it is started once per rank, as by srun, and starts the program itself: each "node" of
 the roll call is then a rank, and what is said of torchrun holds for the program.
 
@@ -50,6 +53,7 @@ HANG_GRACE_S = 30.0  # for the ranks of a hanging attempt to report and to end b
 PULSE_S = 5.0  # between two looks at whether the ranks' watchdogs run
 SILENCE_S = 30.0  # after its time limit, in which a watchdog that runs would have acted
 FAILURE_GRACE_S = 30.0  # for torchrun to end by itself after one of its ranks reported an error
+JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
 GRACE_FILE = "grace.json"
 GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
@@ -333,6 +337,7 @@ class Head:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.nodes, self.pending = args, {0: args.host}, dict[Link, float]()
         self.links, self.refused = dict[int, Link](), list[str]()
+        self.spares = list[Link]()
         self.gpus = {0: args.gpus}
         try:
             family = socket.getaddrinfo(args.address, args.port, type=socket.SOCK_STREAM)[0][0]
@@ -346,15 +351,39 @@ class Head:
         self.selector.register(self.listener, selectors.EVENT_READ)
 
     def gather(self, signals: Signals) -> None:
-        """Returns when every node has reported; raises Leave that names the missing ones."""
+        """Returns when every node has reported, or enough have and no other does for the grace;
+        raises Leave that names the missing ones."""
         deadline = time.monotonic() + self.args.start_timeout_s
+        enough_at = float("inf")
         while len(self.nodes) < self.args.nnodes:
             signals.check()
-            if time.monotonic() > deadline:
-                raise Leave(EXIT_FAILED, self._missing())
+            if len(self.nodes) < self.args.sizes[0]:
+                enough_at = float("inf")
+            elif enough_at == float("inf"):
+                enough_at = time.monotonic()
+            if time.monotonic() > min(deadline, enough_at + self.args.join_grace_s):
+                break
             self.poll()
             for link in [k for k, born in self.pending.items() if time.monotonic() > born]:
                 self._drop(link)
+        if len(self.nodes) < self.args.sizes[0]:
+            raise Leave(EXIT_FAILED, self._missing())
+
+    def settle(self) -> None:
+        """Numbers the nodes of this attempt from 0 on, as many as an allowed size has."""
+        size = max(size for size in self.args.sizes if size <= len(self.nodes))
+        numbers = sorted(self.nodes)
+        for number in numbers[size:]:
+            say(f"node {number} ({self.nodes[number]}) is one too many and waits for the end")
+            self.selector.unregister(self.links[number])
+            self.spares.append(self.links[number])
+        kept = list(enumerate(numbers[:size]))
+        self.nodes = {new: self.nodes[old] for new, old in kept}
+        self.gpus = {new: self.gpus[old] for new, old in kept}
+        self.links = {new: self.links[old] for new, old in kept if old}
+        for node, link in self.links.items():
+            link.node = node
+        self.args.nnodes = size
 
     def poll(self) -> list[tuple[int, Message | None]]:
         """What nodes have said since the last call; None for a node that is lost."""
@@ -383,8 +412,15 @@ class Head:
             self._drop(link)
 
     def broadcast(self, message: Message) -> None:
-        for link in self.links.values():
+        for link in [*self.links.values(), *self.spares]:
             link.send(message)
+
+    def start(self, go: Message) -> None:
+        """Tells each node its place in the attempt."""
+        for node, link in self.links.items():
+            link.send({"go": {**go, "nnodes": self.args.nnodes, "node_rank": node}})
+        for link in self.spares:
+            link.send({"go": {"spare": True}})
 
     def _accept(self) -> None:
         try:
@@ -438,6 +474,8 @@ class Head:
         missing = [str(n) for n in range(count) if n not in self.nodes]
         shown = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" * (len(missing) > 20))
         text = f"node {shown} of {count} did not report within {self.args.start_timeout_s:g} s"
+        fewest = self.args.sizes[0]
+        text += f"; an attempt needs {fewest}" if fewest < count else ""
         text += f"; here: {', '.join(here[:20])}"
         return text + (f"; refused: {'; '.join(self.refused[:5])}" if self.refused else "")
 
@@ -1082,13 +1120,14 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
     try:
         head.gather(signals)
         leave_if_done(args)
+        head.settle()
         check_gpus(head)
         attempt = claim_attempt(Path(args.run_dir), args.id)
         port, mark = reserve_port(f"{args.id}-{attempt}", args.address)
         head.close_roll_call()
         go = {"attempt": attempt, "master_addr": args.head, "master_port": port}
         say(f"attempt {attempt}: {args.nnodes} nodes are here: {', '.join(head.nodes.values())}")
-        head.broadcast({"go": go})
+        head.start(go)
         with mark:
             agent = Agent(args, go, signals)
             results = echoed(args, agent, lambda: collect(head, agent))
@@ -1183,8 +1222,23 @@ def lost(node: int, hosts: dict[int, str], text: str, at: float) -> Result:
 def run_member(args: argparse.Namespace, signals: Signals) -> int:
     """The life of any other node; the exit code that node 0 decided."""
     link, go = join(args, signals)
+    if "spare" in go:
+        return wait_out(link)
+    args.nnodes, args.node_rank = int(go["nnodes"]), int(go["node_rank"])
     agent = Agent(args, go, signals)
     return echoed(args, agent, lambda: take_part(link, agent))
+
+
+def wait_out(link: Link) -> int:
+    """The life of a node that the attempt has no use for: it leaves with the others, since a node
+    that leaves before would count as lost. A signal changes nothing: the others have it too."""
+    say("the attempt goes without this node; waiting for its end")
+    for message in follow(link, float("inf")):
+        if message is None or "end" in message:
+            break
+    code = int(message["end"]) if message else EXIT_FAILED
+    say(f"leaving with {code}: {'the attempt has ended' if message else 'node 0 was lost'}")
+    return code
 
 
 def take_part(link: Link, agent: Agent) -> int:
@@ -1267,6 +1321,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     for name in ("nnodes", "port"):
         parser.add_argument(f"--{name}", required=True, type=int)
+    parser.add_argument("--sizes", metavar="N,N", help="numbers of nodes that an attempt may have")
+    parser.add_argument(
+        "--join-grace-s",
+        type=float,
+        default=JOIN_GRACE_S,
+        help="for more nodes, once there are enough",
+    )
     rank = parser.add_mutually_exclusive_group(required=True)
     rank.add_argument("--node-rank", type=int)
     rank.add_argument("--node-rank-from", metavar="VARIABLE", help="of the environment")
@@ -1291,6 +1352,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         args.node_rank = rank_from(args.node_rank_from)
     args.local_rank = rank_from(args.local_rank_from) if args.local_rank_from else 0
     args.address = args.address or own_address(args)
+    args.sizes = sizes_of(args)
     if fault := check(args):
         raise Leave(EXIT_CONFIGURATION, f"node.py: {fault}")
     return args
@@ -1306,13 +1368,23 @@ def check(args: argparse.Namespace) -> str:
         return "--port must be 1 to 65535 and the timeouts above 0 s"
     if not os.path.isabs(args.run_dir) or not os.path.isdir(args.run_dir):
         return f"--run-dir {args.run_dir!r} must be a folder that is there, absolute"
+    if args.sizes[0] < 1 or args.sizes[-1] != args.nnodes or args.join_grace_s < 0:
+        return f"--sizes must be numbers from 1 up to {args.nnodes}, and --join-grace-s from 0 s"
     if fault := check_direct(args):
         return fault
-    if args.nnodes > 1 and not args.allow_loopback:
+    if args.nnodes > args.local_world_size and not args.allow_loopback:
         for name in (args.head, args.address):
             if is_loopback(name):
                 return f"{name} is a loopback address: no other machine can reach it"
     return ""
+
+
+def sizes_of(args: argparse.Namespace) -> list[int]:
+    """The numbers of nodes that an attempt may have, the smallest first; raises Leave."""
+    words = (args.sizes or str(args.nnodes)).split(",")
+    if not all(word.isdecimal() and len(word) < 9 for word in words):
+        raise Leave(EXIT_CONFIGURATION, f"node.py: --sizes {args.sizes!r}: write it as 1,2,4")
+    return sorted(map(int, words))
 
 
 def check_direct(args: argparse.Namespace) -> str:
@@ -1320,6 +1392,8 @@ def check_direct(args: argparse.Namespace) -> str:
     size = args.local_world_size
     if not args.direct:
         return "--local-world-size and --local-rank-from need --direct" if size != 1 else ""
+    if len(args.sizes) > 1:
+        return "--direct has one size: give as many ranks as are started"
     if args.nproc != 1 or size < 1 or args.nnodes % size:
         text = "--direct needs --nproc-per-node 1 and as many ranks on each node, not"
         return f"{text} {args.nnodes} ranks at {size} per node"

@@ -30,12 +30,12 @@ ATTEMPT = Path(os.environ["ORCHESTRATE_RUN_DIR"], "attempts", os.environ["ORCHES
 GIVE_UP_S = 120.0
 
 
-def build(width: int, context: int) -> nn.Module:
+def build(width: int, context: int, dropout: float = 0.1) -> nn.Module:
     plan = Path("act.json")
     for wanted in json.loads(plan.read_text()) if plan.exists() else []:
         if (wanted["attempt"], wanted["rank"]) == (int(ATTEMPT.name), int(os.environ["RANK"])):
             phase.listeners.append(partial(act_at, wanted))
-    config = ModelConfig(2, 2, width, context, None, 0.1, True, None, {}, None)
+    config = ModelConfig(2, 2, width, context, None, dropout, True, None, {}, None)
     return GPT(config, vocab_size=256)
 
 

@@ -106,20 +106,30 @@ class Run:
         (self.workdir / "a.txt").write_text(TEXT)
 
     def start(
-        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+        self,
+        config: Mapping[str, Any],
+        attempt: int = 1,
+        listener: Listener | None = None,
+        world_size: int | None = None,
     ) -> list[Ended]:
-        """Run one attempt on all ranks; a listener hears each change of phase in each rank."""
+        """Run one attempt on all ranks, or on world_size of them; a listener hears each change of
+        phase in each rank."""
         self.attempt_dir(attempt).mkdir(parents=True)
         self.write_text()
         config_file = self.run_dir / "trainer.json"
         config_file.write_text(json.dumps(config))
-        return end_ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
+        world_size = world_size or config["num_ranks"]
+        return end_ranks(world_size, _rank, self, config_file, attempt, listener)
 
     def finish(
-        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+        self,
+        config: Mapping[str, Any],
+        attempt: int = 1,
+        listener: Listener | None = None,
+        world_size: int | None = None,
     ) -> str:
         """Run one attempt that must end well; returns the outcome."""
-        ended = self.start(config, attempt, listener)
+        ended = self.start(config, attempt, listener, world_size)
         faults = [end for end in ended if end.value != 0 or end.error or end.exit_code]
         if faults:
             raise AssertionError(f"{faults}; {self.errors(attempt)}")

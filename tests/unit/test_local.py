@@ -48,9 +48,10 @@ class Runs:
 
     root: Path
     handles: list[Handle] = field(default_factory=list)
+    node_sh: str = NODE_SH
 
     def submit(
-        self, mode: str = "done", name: str = "demo", fresh: bool = False, **launch: float | None
+        self, mode: str = "done", name: str = "demo", fresh: bool = False, **launch: object
     ) -> Submission:
         content: dict[str, object] = {
             "version": 1, "name": name, "num_nodes": 2, "ranks_per_node": 2, "failures": 3,
@@ -58,7 +59,9 @@ class Runs:
         }  # fmt: skip
         content |= launch
         shutdown = content["shutdown_timeout_s"]
-        script = NODE_SH.format(programs=shlex.quote(str(PROGRAMS)), mode=mode, shutdown=shutdown)
+        script = self.node_sh.format(
+            programs=shlex.quote(str(PROGRAMS)), mode=mode, shutdown=shutdown
+        )
         files = {"launch.json": json.dumps(content), "node.sh": script}
         files["trainer.json"] = json.dumps({"steps": 7})
         submission = BACKEND.submit(
