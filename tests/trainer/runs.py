@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ranks import Ended, end_ranks
+from ranks import Ended, Ranks
 from trainer import checkpoint, phase
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import Contract
@@ -107,11 +107,24 @@ class Run:
         self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
     ) -> list[Ended]:
         """Run one attempt on all ranks; a listener hears each change of phase in each rank."""
+        self.claim(attempt)
+        ranks = self.fork(config, attempt, listener)
+        ranks.begin()
+        return ranks.collect()
+
+    def claim(self, attempt: int) -> None:
+        """Make the attempt's folder, as node.py does."""
         self.attempt_dir(attempt).mkdir(parents=True)
+
+    def fork(
+        self, config: Mapping[str, Any], attempt: int, listener: Listener | None = None
+    ) -> Ranks:
+        """The ranks of an attempt that has not begun, and is not the newest until it is claimed."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
         self.write_text()
         config_file = self.run_dir / "trainer.json"
         config_file.write_text(json.dumps(config))
-        return end_ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
+        return Ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
 
     def finish(
         self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
@@ -133,7 +146,9 @@ class Run:
         return [json.loads(file.read_text()) for file in files]
 
     def metrics(self) -> list[dict[str, Any]]:
-        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        """All lines; none if no attempt has come to writing one."""
+        file = self.run_dir / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]
 
     def events(self, name: str) -> list[dict[str, Any]]:
