@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from harness import Account, Straight, disturb, straight
+from harness import Account, Straight, disturb
 from kills_page import PATH, page
 from plan import CELLS, KEEP, SHORT, STRATEGIES, WHOLE, Case
 from runs import Run
@@ -17,12 +16,6 @@ from traps import PLACES
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 EVERYWHERE = {*phase.PHASES, *PLACES}
-
-
-@pytest.fixture(scope="session")
-def straight_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Straight]:
-    root = tmp_path_factory.mktemp("straight")
-    return lru_cache(lambda strategy: straight(root, strategy))
 
 
 @pytest.fixture(scope="module")
