@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from damage import every_kind, files_of
-from harness import Straight, newest_whole, step_of
+from harness import newest_whole, step_of, straight
 from plan import STEPS, Cell, Kill
 from runs import Run
 from traps import Trap, published
@@ -19,9 +18,7 @@ OFTEN = 2  # steps between checkpoints, so that there is one for each kind of da
 
 
 @pytest.mark.parametrize("cell", [Cell("ddp"), Cell("hybrid_shard", "sharded")], ids=str)
-def test_all_that_are_damaged_are_passed_over(
-    cell: Cell, straight_of: Callable[[str], Straight], tmp_path: Path
-) -> None:
+def test_all_that_are_damaged_are_passed_over(cell: Cell, tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = cell.config(checkpoint__every_steps=OFTEN, checkpoint__keep=STEPS)
     run.start(config, listener=Trap(Kill("exit", STEPS, 0), 1))
@@ -30,7 +27,7 @@ def test_all_that_are_damaged_are_passed_over(
     assert run.finish(config, attempt=2) == "done"
     assert [event["path"] for event in run.events("broken")] == damaged
     assert run.events("start")[-1]["resumed_from"] == whole[-1]
-    expected = straight_of(cell.strategy)
+    expected = straight(cell.strategy)
     assert run.losses() == expected.losses
     assert run.digest() == expected.digest
 
@@ -48,25 +45,21 @@ def damage_newest(run: Run) -> list[str]:
 
 @pytest.mark.short
 @pytest.mark.parametrize("cell", [Cell("ddp"), Cell("hybrid_shard", "sharded")], ids=str)
-def test_with_nothing_whole_left_the_run_begins_anew(
-    cell: Cell, straight_of: Callable[[str], Straight], tmp_path: Path
-) -> None:
+def test_with_nothing_whole_left_the_run_begins_anew(cell: Cell, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.start(cell.config(), listener=Trap(Kill("step", 7, 1), 1))
     (only,) = published(run)
     (only / files_of(only)[0]).unlink()
     assert run.finish(cell.config(), attempt=2) == "done"
     assert run.events("start")[-1]["resumed_from"] is None
-    assert run.digest() == straight_of(cell.strategy).digest
+    assert run.digest() == straight(cell.strategy).digest
 
 
-def test_a_folder_that_was_removed_does_not_exist(
-    straight_of: Callable[[str], Straight], tmp_path: Path
-) -> None:
+def test_a_folder_that_was_removed_does_not_exist(tmp_path: Path) -> None:
     run, config = Run(tmp_path), Cell("ddp").config()
     run.start(config, listener=Trap(Kill("step", 12, 1), 1))
     shutil.rmtree(published(run)[-1])
     assert step_of(newest_whole(run) or "") == 5
     assert run.finish(config, attempt=2) == "done"
-    assert run.losses() == straight_of("ddp").losses
-    assert run.digest() == straight_of("ddp").digest
+    assert run.losses() == straight("ddp").losses
+    assert run.digest() == straight("ddp").digest

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness import Account, Straight, disturb
+from harness import Account, Straight, disturb, straight
 from kills_page import PATH, page
 from plan import CELLS, KEEP, SHORT, STRATEGIES, WHOLE, Case
 from runs import Run
@@ -45,17 +44,16 @@ def check(case: Case, run: Run, expected: Straight) -> list[Account]:
 @pytest.mark.parametrize("case", WHOLE, ids=str)
 def test_whole(
     case: Case,
-    straight_of: Callable[[str], Straight],
     tmp_path: Path,
     accounts: dict[Case, list[Account]],
 ) -> None:
-    accounts[case] = check(case, Run(tmp_path), straight_of(case.cell.strategy))
+    accounts[case] = check(case, Run(tmp_path), straight(case.cell.strategy))
 
 
 @pytest.mark.short
 @pytest.mark.parametrize("case", SHORT, ids=str)
-def test_short(case: Case, straight_of: Callable[[str], Straight], tmp_path: Path) -> None:
-    check(case, Run(tmp_path), straight_of(case.cell.strategy))
+def test_short(case: Case, tmp_path: Path) -> None:
+    check(case, Run(tmp_path), straight(case.cell.strategy))
 
 
 def test_the_page_is_written(

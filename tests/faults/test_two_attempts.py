@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness import Straight, nothing_left_running, wait_until
+from harness import nothing_left_running, straight, wait_until
 from plan import CELLS, EVERY, Cell
 from runs import Run
 from traps import GIVE_UP_S
@@ -38,9 +37,7 @@ class Hold:
     "cell", [pytest.param(cell, marks=pytest.mark.short if i == 0 else ()) for i, cell in
              enumerate(CELLS)], ids=str,
 )  # fmt: skip
-def test_the_older_one_publishes_nothing(
-    cell: Cell, phase: str, straight_of: Callable[[str], Straight], tmp_path: Path
-) -> None:
+def test_the_older_one_publishes_nothing(cell: Cell, phase: str, tmp_path: Path) -> None:
     run, config = Run(tmp_path), cell.config()
     run.claim(1)
     older, newer = run.fork(config, 1, Hold(phase)), run.fork(config, 2)
@@ -55,8 +52,8 @@ def test_the_older_one_publishes_nothing(
         assert [end.value for end in older.collect()] == [1] * config["num_ranks"]
     assert files_below(run) == before
     assert "Superseded: attempt 1 is superseded" in run.errors(1)[0]["message"]
-    assert run.losses() == straight_of(cell.strategy).losses
-    assert run.digest() == straight_of(cell.strategy).digest
+    assert run.losses() == straight(cell.strategy).losses
+    assert run.digest() == straight(cell.strategy).digest
 
 
 def files_below(run: Run) -> dict[str, bytes]:
