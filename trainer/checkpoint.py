@@ -1,4 +1,4 @@
-"""Checkpoints by rank 0: whole folders, checked by hash, published by one rename.
+"""Checkpoints as they lie on disk: whole folders, checked by hash.
 
 A folder is written under a name that starts with a dot, each file synced, the manifest last. It is
 whole if its manifest parses and every file named there has the size and SHA-256 given there.
@@ -11,39 +11,36 @@ import json
 import os
 import platform
 import re
-import shutil
-import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-
-from trainer import phase
-from trainer.contract import Contract, Superseded
 
 MANIFEST = "manifest.json"
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})-attempt-(\d{5})")
-ASIDE_PREFIX = ".tmp-"
-ASIDE_NAME = re.compile(re.escape(ASIDE_PREFIX) + NAME.pattern)
+E = TypeVar("E", bound=BaseException)
+FORMATS = ("full", "sharded", "both")
 READ_BYTES = 1 << 20
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
+Files = dict[str, dict[str, Any]]
+"""Of each file of a checkpoint, by name: size_bytes and sha256."""
+
 
 class BrokenCheckpoint(Exception):
-    """A checkpoint folder that is not whole; the message says why, `path` is the folder."""
+    """A checkpoint folder that is not whole; the message says why, `path` is the folder.
 
-    def __init__(self, path: Path, reason: str) -> None:
+    missing: something of it is not there, which another host may still see.
+    """
+
+    def __init__(self, path: Path, reason: str, missing: bool = False) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
-
-
-class CheckpointNotWritten(OSError):
-    """The disk refused a checkpoint; the message says where, why and how much space there is."""
+        self.missing = missing
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Manifest:
     """What a checkpoint is, as orchestrator/data/manifest.schema.json describes it.
 
     step: optimizer steps done; validation_loss: nats per token after validation_step steps, both
-    None if nothing was measured; files: for each file name its size_bytes and sha256.
+    None if nothing was measured; format: one of FORMATS.
     """
 
     step: int
@@ -63,7 +60,7 @@ class Manifest:
     version: int = VERSION
     format: str = "full"
     versions: dict[str, str] = field(default_factory=lambda: dict(_versions()))
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
 
 
 def name_of(step: int, attempt: int) -> str:
@@ -71,82 +68,19 @@ def name_of(step: int, attempt: int) -> str:
     return f"step-{step:09d}-attempt-{attempt:05d}"
 
 
-def publish(manifest: Manifest, parts: Mapping[str, object], contract: Contract) -> Path:
-    """Write `parts` (file name to what torch.save takes) and publish them; returns the folder.
-
-    Raises Superseded if a newer attempt exists, CheckpointNotWritten if the disk refuses; the
-    unfinished folder is then removed.
-    """
-    phase.enter("save", manifest.step)
-    name = name_of(manifest.step, manifest.attempt)
-    aside = contract.checkpoint_dir / (ASIDE_PREFIX + name)
-    final = contract.checkpoint_dir / name
-    try:
-        contract.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        if aside.exists():
-            shutil.rmtree(aside)  # of this attempt and step: a try that failed
-        _write_folder(aside, manifest, parts)
-        phase.enter("publish", manifest.step)
-        _refuse_if_superseded(contract)
-        os.rename(aside, final)
-    except BaseException as error:
-        free = _free_space(contract.run_dir)
-        shutil.rmtree(aside, ignore_errors=True)
-        refusal = _os_error_behind(error)
-        if refusal is None:
-            raise
-        raise CheckpointNotWritten(
-            f"checkpoint {final} could not be written: {refusal.strerror or refusal} ({free})"
-        ) from error
-    _sync_folder(contract.checkpoint_dir)
-    return final
-
-
-def _os_error_behind(error: BaseException | None) -> OSError | None:
-    """The first refusal of the system; torch raises an error of its own on top of it."""
-    found = None
-    while error is not None:
-        if isinstance(error, OSError):
-            found = error
-        error = error.__cause__ or error.__context__
+def error_behind(error: BaseException, kind: type[E]) -> E | None:
+    """The first error of this kind below `error`; torch raises one of its own on top of it."""
+    found: E | None = None
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, kind):
+            found = below
+        below = below.__cause__ or below.__context__
     return found
 
 
-def _free_space(folder: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(folder).free} bytes are free in {folder}"
-    except OSError as error:
-        return f"free space of {folder} not known: {error.strerror}"
-
-
-def _refuse_if_superseded(contract: Contract) -> None:
-    if not contract.is_newest_attempt():
-        raise Superseded(
-            f"attempt {contract.attempt} is superseded: {contract.run_dir / 'attempts'} has a "
-            "newer one. This one publishes nothing and ends"
-        )
-
-
-def _write_folder(aside: Path, manifest: Manifest, parts: Mapping[str, object]) -> None:
-    aside.mkdir()
-    files: dict[str, dict[str, Any]] = {}
-    for name, part in parts.items():
-        path = aside / name
-        _write_synced(path, partial(torch.save, part))
-        files[name] = {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
-    content = json.dumps(asdict(manifest) | {"files": files}, indent=1) + "\n"
-    _write_synced(aside / MANIFEST, lambda file: file.write(content.encode()))
-    _sync_folder(aside)
-
-
-def _write_synced(path: Path, write: Callable[[Any], object]) -> None:
-    with path.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Have the system put the names in a folder on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -165,30 +99,43 @@ def read_manifest(path: Path) -> Manifest:
         manifest = Manifest(**raw)
         sizes = {name: int(file["size_bytes"]) for name, file in raw["files"].items()}
     except (*MISSING, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BrokenCheckpoint(path, f"no readable manifest: {error!r}") from error
+        missing = isinstance(error, MISSING)
+        raise BrokenCheckpoint(path, f"no readable manifest: {error!r}", missing) from error
     if manifest.version != VERSION or name_of(manifest.step, manifest.attempt) != path.name:
         raise BrokenCheckpoint(path, "the manifest belongs to another checkpoint or version")
+    if manifest.format not in FORMATS:
+        raise BrokenCheckpoint(path, f"the manifest has the format {manifest.format!r}")
     if not sizes:
         raise BrokenCheckpoint(path, "the manifest names no file")
     for name, size in sizes.items():
         if Path(name).name != name or not (path / name).is_file():
-            raise BrokenCheckpoint(path, f"{name} is missing")
+            raise BrokenCheckpoint(path, f"{name} is missing", missing=True)
         if (path / name).stat().st_size != size:
             raise BrokenCheckpoint(path, f"{name} does not have the {size} bytes of its manifest")
     return manifest
 
 
+def format_of(path: Path) -> str:
+    """The format of a checkpoint that is known to be whole: full, sharded or both."""
+    return str(json.loads((path / MANIFEST).read_bytes())["format"])
+
+
 def verify(path: Path) -> Manifest:
-    """The manifest of the checkpoint folder `path` if it is whole; raises BrokenCheckpoint."""
+    """The manifest of the checkpoint folder `path` if it is whole; raises as read_manifest."""
     manifest = read_manifest(path)
-    for name, file in manifest.files.items():
+    verify_files(path, manifest.files)
+    return manifest
+
+
+def verify_files(path: Path, files: Files) -> None:
+    """Read these files of the checkpoint folder `path`; BrokenCheckpoint if one is another."""
+    for name, file in files.items():
         try:
-            found = _sha256(path / name)
+            found = sha256_of(path / name)
         except MISSING as error:
-            raise BrokenCheckpoint(path, f"{name} cannot be read: {error}") from error
+            raise BrokenCheckpoint(path, f"{name} cannot be read: {error}", True) from error
         if found != file["sha256"]:
             raise BrokenCheckpoint(path, f"the contents of {name} have changed (SHA-256)")
-    return manifest
 
 
 def published(folder: Path) -> list[Path]:
@@ -196,71 +143,6 @@ def published(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
-
-
-def newest_whole(folder: Path) -> tuple[Path | None, list[BrokenCheckpoint]]:
-    """The newest checkpoint that verifies, or None, and what is wrong with those after it."""
-    broken: list[BrokenCheckpoint] = []
-    for path in reversed(published(folder)):
-        try:
-            verify(path)
-        except BrokenCheckpoint as error:
-            broken.append(error)
-        else:
-            return path, broken
-    return None, broken
-
-
-def prune(
-    newest: Path,
-    keep: int,
-    keep_best: bool,
-    attempt: int,
-    broken: Collection[Path] = (),
-) -> list[Path]:
-    """Remove all but the last `keep` whole checkpoints and the best; returns what had to go.
-
-    What cannot be removed stays, with a line on standard error: training is worth more than space.
-    `newest` was just published, by `attempt`. What sorts after it stays and does not count, since
-    this attempt did not continue from it. `broken` are known not to be whole whatever their sizes
-    say. The best has the lowest validation loss. Folders that earlier attempts left unfinished go
-    too.
-    """
-    folder = newest.parent
-    order = [path for path in published(folder) if path.name <= newest.name]
-    whole = {
-        path: manifest
-        for path in order
-        if path not in broken and (manifest := _manifest_or_none(path)) is not None
-    }
-    kept = {newest, *list(whole)[-keep:]}
-    best = _best(whole)
-    if keep_best and best is not None:
-        kept.add(best)
-    doomed = [path for path in order if path not in kept] + _stale(folder, attempt)
-    for path in doomed:
-        try:
-            shutil.rmtree(path)
-        except OSError as error:
-            print(f"trainer: old checkpoint stays: {path}: {error}", file=sys.stderr)
-    return doomed
-
-
-def _manifest_or_none(path: Path) -> Manifest | None:
-    try:
-        return read_manifest(path)
-    except BrokenCheckpoint:
-        return None
-
-
-def _best(manifests: Mapping[Path, Manifest]) -> Path | None:
-    losses = {p: m.validation_loss for p, m in manifests.items() if m.validation_loss is not None}
-    return min(losses, key=lambda path: losses[path]) if losses else None
-
-
-def _stale(folder: Path, attempt: int) -> list[Path]:
-    found = [(path, ASIDE_NAME.fullmatch(path.name)) for path in folder.iterdir()]
-    return [path for path, match in found if match and int(match[2]) < attempt]
 
 
 def load_part(path: Path, name: str, lazily: bool = False) -> Any:
@@ -272,7 +154,13 @@ def load_part(path: Path, name: str, lazily: bool = False) -> Any:
     return torch.load(path / name, map_location="cpu", weights_only=True, mmap=lazily)
 
 
-def _sha256(path: Path) -> str:
+def describe(path: Path) -> dict[str, Any]:
+    """The size_bytes and the sha256 of a file, as the manifest has them."""
+    return {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(READ_BYTES):

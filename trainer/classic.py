@@ -22,7 +22,7 @@ from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 
 from trainer.config import ParallelismConfig, TrainerConfig
 from trainer.flat_parts import FlatParts
-from trainer.full_state import STEP
+from trainer.full_state import STEP, Buffers
 from trainer.mesh import Sizes, build_mesh
 from trainer.model import compile_blocks
 from trainer.parallelized import Outline, Parallelized, clean
@@ -46,15 +46,17 @@ class Classic(Parallelized):
     def _copies(self) -> Sequence[int]:
         return [self.sizes.replicate] * len(self.trainable)
 
-    def _entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """By hand: the class would first make the whole model, and on the CPU crashes."""
         held: dict[str, Any] = dict(self.named)
         held |= {clean(name): buffer for name, buffer in self.module.named_buffers()}
         return {name: held[first] for name, first in self.names.items()}
 
-    def moments(self, optimizer: torch.optim.Optimizer, keep: bool) -> dict[str, Any]:
+    def moments(
+        self, optimizer: torch.optim.Optimizer, keep: bool, into: Buffers | None = None
+    ) -> dict[str, Any]:
         _fill_gaps(self.trainable, optimizer, self.device)
-        return super().moments(optimizer, keep)
+        return super().moments(optimizer, keep, into)
 
 
 def _fill_gaps(
@@ -108,7 +110,7 @@ def classic(
     result.shard = dist.get_rank() % sizes.shard
     result.names = names
     group = None if mesh is None else mesh.get_group("shard")
-    result._layout = FlatParts(result.named, shapes, group, device)
+    result.layout = FlatParts(result.named, shapes, group, device)
     return result
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainer.boxes import Box, boxes_of_run
+
 
 class FlatParts:
     """The layout of some parameters, and of tensors that lie as they do; others are whole.
@@ -52,7 +54,22 @@ class FlatParts:
         return torch.cat(runs).view(self._shapes[name])
 
     def put(self, name: str, part: Tensor, whole: Tensor) -> None:
-        if name in self._lengths and self._group is not None:
-            first = sum(self._lengths[name][: self._group.rank()])
+        if self.split(name, part):
+            first = self._first(name)
             whole = whole.flatten()[first : first + part.numel()].view(part.shape)
         part.copy_(whole)
+
+    def boxes(self, name: str, part: Tensor) -> list[Box]:
+        part = part.detach()
+        if not self.split(name, part):
+            return [Box((0,) * part.dim(), part)]
+        return boxes_of_run(self._shapes[name], self._first(name), part.view(-1))
+
+    def split(self, name: str, part: Tensor) -> frozenset[str]:
+        spread = name in self._lengths and self._group is not None
+        return frozenset({"shard"}) if spread else frozenset()
+
+    def _first(self, name: str) -> int:
+        """Where this rank's run begins in the flattened parameter."""
+        assert self._group is not None
+        return sum(self._lengths[name][: self._group.rank()])

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, phase, replicas, state
+from trainer import agreement, changes, checkpoint, finding, phase, replicas, state
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -20,8 +20,11 @@ from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
 from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
+from trainer.peers import Peers
+from trainer.probing import probe
 from trainer.samples import SampleStream, train_batches
-from trainer.saving import save
+from trainer.saver import Saver
+from trainer.staging import Staging
 from trainer.stop import StopProtocol
 from trainer.token_counts import Divisors, Pair, counted
 
@@ -41,6 +44,8 @@ class Trainer:
     ) -> None:
         self.config, self.contract, self.stop, self.device = config, contract, stop, device
         phase.enter("load", 0)
+        self.peers = Peers(config.checkpoint.timeout_s)
+        probe(contract, self.peers)
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
         agreement.agree(agreement.facts_of_run(config, changes.fingerprint(self.corpus.train)))
@@ -61,6 +66,7 @@ class Trainer:
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
         self.clock = Clock()
+        self.saver = self._make_saver()
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
@@ -72,7 +78,7 @@ class Trainer:
             if not stopping and self._evaluation_due():
                 stopping = not self._evaluate()
             if stopping or self._checkpoint_due():
-                self._save()
+                self._save(final=stopping or progress.step == config.steps)
         return OUTCOME_DRAINED if stopping else OUTCOME_DONE
 
     def advance(self) -> bool:
@@ -155,6 +161,7 @@ class Trainer:
     def _report(self) -> None:
         """Write the metrics since the last report; the only collective of an ordinary interval."""
         progress = self.progress
+        self.saver.notice()
         num_steps = len(self._losses)
         if num_steps == 0:
             return
@@ -237,19 +244,17 @@ class Trainer:
 
     # Checkpoints.
 
-    def _save(self) -> None:
-        """Publish the state of this step; rank 0 writes, all ranks give what they hold of it."""
+    def _make_saver(self) -> Saver:
+        layout = self.config.checkpoint.format
+        stage = Staging(self.parallel, self.optimizer, self.settings, self.peers, layout)
+        broken = [error.path for error in self.broken]
+        return Saver(self.config, self.contract, self.peers, stage, self.metrics.event, broken)
+
+    def _save(self, final: bool) -> None:
+        """Save the state of this step; see Saver.save."""
         self._report()
         began = perf_counter()
-        phase.enter("save", self.progress.step)
-        content = state.parts(
-            self.parallel, self.optimizer, self.progress, self.settings, self.device
-        )
-        if content is not None:
-            known_broken = [error.path for error in self.broken]
-            path = save(content, self.progress, self.config, self.contract, known_broken)
-            seconds = round(perf_counter() - began, 3)
-            self.metrics.event("checkpoint", self.progress.step, path=path, seconds=seconds)
+        self.saver.save(self.progress, final=final)
         self.clock.checkpoint_s += perf_counter() - began
 
     def _resume(self) -> str | None:
@@ -259,7 +264,7 @@ class Trainer:
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
-        path, self.broken = state.find_newest(self.contract.checkpoint_dir)
+        path, self.broken = finding.newest_whole(self.contract.checkpoint_dir, self.peers)
         if path is None:
             return None
         saved = state.load(path)
@@ -270,7 +275,8 @@ class Trainer:
         return path.name
 
     def close(self) -> None:
-        """End the loader's workers and close the metrics."""
+        """End the loader's workers, close the metrics."""
+        self.saver.close()
         self._batches.close()
         self.metrics.close()
 

@@ -85,7 +85,7 @@ class Parallelized:
         self.named = [Named(clean(name), p) for name, p in self.module.named_parameters()]
         self.trainable = [p for _, p in self.named if p.requires_grad]
         self.scaler = LossScaler(device) if config.parallelism.precision == "fp16" else None
-        self._layout: full_state.Layout = full_state.Described()
+        self.layout: full_state.Layout = full_state.Described()
         self._gradient = GradientNorm(self.trainable, self._copies())
 
     @property
@@ -151,28 +151,31 @@ class Parallelized:
     def after_evaluation(self) -> None:
         """To be called by all ranks."""
 
-    def _entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """What the model's state_dict() has, without copies, and as it is spread."""
         return dict(self.module.state_dict(keep_vars=True))
 
-    def weights(self, keep: bool) -> dict[str, Any]:
+    def weights(self, keep: bool, into: full_state.Buffers | None = None) -> dict[str, Any]:
         """All weights and buffers by name, whole and on the CPU; a collective.
 
-        keep: whether this rank wants them; the others get an empty dictionary.
+        keep: whether this rank wants them; the others get an empty dictionary. into: where copies
+        go, which the training does not change.
         """
-        return full_state.gather_model(self._entries(), self._layout, keep)
+        return full_state.gather_model(self.entries(), self.layout, keep, into)
 
     def load_weights(self, content: dict[str, Any]) -> None:
         """Put back what weights() returned, on all ranks; ValueError if it does not fit."""
-        full_state.load_model(self._entries(), self._layout, content)
+        full_state.load_model(self.entries(), self.layout, content)
 
-    def moments(self, optimizer: torch.optim.Optimizer, keep: bool) -> dict[str, Any]:
+    def moments(
+        self, optimizer: torch.optim.Optimizer, keep: bool, into: full_state.Buffers | None = None
+    ) -> dict[str, Any]:
         """The optimizer's state by name of the parameter; otherwise as weights()."""
-        return full_state.gather_optimizer(self.named, optimizer, self._layout, keep)
+        return full_state.gather_optimizer(self.named, optimizer, self.layout, keep, into)
 
     def load_moments(self, optimizer: torch.optim.Optimizer, content: dict[str, Any]) -> None:
         """Put back what moments() returned; options such as the rate stay those of now."""
-        full_state.load_optimizer(self.named, optimizer, self._layout, content)
+        full_state.load_optimizer(self.named, optimizer, self.layout, content)
 
     def resumed(self, step: int) -> None:
         """Tell that the training goes on after `step` steps."""

@@ -29,5 +29,10 @@ def enter(name: str, step: int) -> None:
     """Make `name` the current phase and tell every listener, in the order of their adding."""
     global current
     current = Phase(name, step)
+    tell(name, step)
+
+
+def tell(name: str, step: int) -> None:
+    """Tell every listener of a phase of another thread; the current phase stays the main one's."""
     for listener in listeners:
         listener(name, step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Saved:
     """What a checkpoint holds besides weights and optimizer.
 
     settings: as changes.settings_of made them; empty in a checkpoint from before they were saved.
+    format: of the manifest, full, sharded or both.
     random_states: one per rank of the run that saved them. scaler: of fp16, as LossScaler.state()
     made it; None without.
     """
@@ -51,6 +52,7 @@ class Saved:
     settings: Settings
     random_states: list[Any]
     scaler: dict[str, Any] | None = None
+    format: str = "full"
 
 
 def seed_everything(seed: int) -> None:
@@ -87,44 +89,6 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
-def gather(item: object) -> list[Any] | None:
-    """The items of all ranks in their order, on rank 0; None on the others."""
-    items: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(item, items)
-    return items
-
-
-def find_newest(folder: Path) -> tuple[Path | None, list[checkpoint.BrokenCheckpoint]]:
-    """The newest whole checkpoint, the same on all ranks; the broken ones after it, on rank 0."""
-    choice: list[Any] = [None]
-    broken: list[checkpoint.BrokenCheckpoint] = []
-    if dist.get_rank() == 0:
-        path, broken = checkpoint.newest_whole(folder)
-        choice = [path.name if path is not None else None]
-    dist.broadcast_object_list(choice)
-    return (None if choice[0] is None else folder / choice[0]), broken
-
-
-def parts(
-    parallel: Parallelized,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    settings: Settings,
-    device: torch.device,
-) -> dict[str, object] | None:
-    """What to write to a checkpoint, by file name, on rank 0; None on the others. A collective."""
-    keep = dist.get_rank() == 0
-    rest = {
-        "format": FORMAT,
-        "progress": asdict(progress),
-        "settings": settings,
-        "random": gather(random_state(device)),
-        "scaler": parallel.scaler.state() if parallel.scaler else None,
-    }
-    weights, moments = parallel.weights(keep), parallel.moments(optimizer, keep)
-    return {MODEL_FILE: weights, OPTIMIZER_FILE: moments, TRAINER_FILE: rest} if keep else None
-
-
 def load(path: Path) -> Saved:
     """All of a checkpoint but weights and optimizer.
 
@@ -139,7 +103,8 @@ def load(path: Path) -> Saved:
         )
     progress = Progress(**state["progress"])
     settings, scaler = state.get("settings", {}), state.get("scaler")
-    return Saved(path, progress, settings, state["random"], scaler)
+    layout = checkpoint.format_of(path)
+    return Saved(path, progress, settings, state["random"], scaler, layout)
 
 
 def restore(
@@ -155,9 +120,7 @@ def restore(
     `seed` and the position. Raises ConfigurationError if the checkpoint does not fit the model.
     """
     try:
-        parallel.load_weights(checkpoint.load_part(saved.path, MODEL_FILE, lazily=True))
-        moments = checkpoint.load_part(saved.path, OPTIMIZER_FILE, lazily=True)
-        parallel.load_moments(optimizer, moments)
+        _load(saved, parallel, optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise ConfigurationError(
             f"undo the change of train.model or of its code, or {FRESH}: checkpoint"
@@ -171,6 +134,18 @@ def restore(
         set_random_state(states[rank], device)
     else:
         seed_everything(seed + saved.progress.samples)
+
+
+def _load(saved: Saved, parallel: Parallelized, optimizer: torch.optim.Optimizer) -> None:
+    """Of both formats the sharded one, of which a rank reads its part and not the whole."""
+    if saved.format == "full":
+        parallel.load_weights(checkpoint.load_part(saved.path, MODEL_FILE, lazily=True))
+        moments = checkpoint.load_part(saved.path, OPTIMIZER_FILE, lazily=True)
+        parallel.load_moments(optimizer, moments)
+    else:
+        from trainer.sharded_state import load_shards  # torch's part of it takes time to import
+
+        load_shards(saved.path, parallel, optimizer)
 
 
 def _shortened(error: Exception, num_lines: int = 2, limit: int = 200) -> str:

@@ -77,7 +77,7 @@ def leave_out(folder: Path, name: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"]["model.pt"] = {
         "size_bytes": (folder / "model.pt").stat().st_size,
-        "sha256": checkpoint._sha256(folder / "model.pt"),
+        "sha256": checkpoint.sha256_of(folder / "model.pt"),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
 

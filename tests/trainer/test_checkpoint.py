@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
-import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,19 @@ import pytest
 import torch
 
 from ranks import run_ranks
-from trainer import phase
 from trainer.checkpoint import (
     BrokenCheckpoint,
-    CheckpointNotWritten,
     Manifest,
+    error_behind,
     load_part,
     name_of,
-    newest_whole,
-    prune,
-    publish,
     published,
     verify,
 )
 from trainer.contract import Contract, Superseded
+from trainer.pruning import prune
 from trainer.state import random_state, seed_everything, set_random_state
+from trainer.writing import Draft, TookTooLong
 
 CPU = torch.device("cpu")
 
@@ -44,6 +43,20 @@ def save(contract: Contract, step: int, loss: float | None = None, attempt: int 
     manifest = Manifest(step, attempt, 1, "ddp", validation_loss=loss)
     parts = {"model.pt": {"w": torch.full((100,), float(step))}, "trainer.pt": {"step": step}}
     return publish(manifest, parts, contract)
+
+
+def publish(
+    manifest: Manifest,
+    parts: dict[str, Any],
+    contract: Contract,
+    deadline: float = math.inf,
+) -> Path:
+    contract.checkpoint_dir.mkdir(exist_ok=True)
+    contract = replace(contract, attempt=manifest.attempt)
+    draft = Draft.of(contract, manifest.step, deadline)
+    if draft.begin():
+        draft.publish(manifest, draft.write(parts), contract)
+    return draft.final
 
 
 def names(contract: Contract) -> list[str]:
@@ -65,9 +78,12 @@ def test_what_is_published_is_whole(contract: Contract, root: Path) -> None:
 def test_a_checkpoint_is_never_overwritten(contract: Contract) -> None:
     path = save(contract, 7)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    with pytest.raises(OSError, match="not empty"):
-        save(contract, 7, loss=1.0)
+    assert save(contract, 7, loss=1.0) == path
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    assert names(contract) == [path.name]
+    truncate(path)
+    with pytest.raises(BrokenCheckpoint, match="does not have the"):
+        save(contract, 7)
     assert names(contract) == [path.name]
 
 
@@ -75,36 +91,15 @@ def test_a_superseded_attempt_publishes_nothing(contract: Contract) -> None:
     (contract.run_dir / "attempts" / "2").mkdir()
     with pytest.raises(Superseded, match="attempt 1 is superseded"):
         save(contract, 7)
-    assert list(contract.checkpoint_dir.iterdir()) == []
+    assert names(contract) == []
 
 
-@pytest.mark.case("L19")
-def test_a_write_that_fails_leaves_nothing(contract: Contract) -> None:
-    class Refuses:
-        def __reduce__(self) -> Any:
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        publish(Manifest(3, 1, 1, "ddp"), {"model.pt": Refuses()}, contract)
-    assert list(contract.checkpoint_dir.iterdir()) == []
-
-
-def save_on_a_full_disk(contract: Contract) -> str:
-    """What a save says where no file may grow beyond 100 kB; the signal of it is ignored."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    try:
-        publish(Manifest(3, 1, 1, "ddp"), {"model.pt": torch.zeros(1 << 20)}, contract)
-    except CheckpointNotWritten as error:
-        return str(error)
-    return "written"
-
-
-def test_a_refusal_of_the_disk_is_told_with_path_and_space(contract: Contract) -> None:
-    (said,) = run_ranks(1, save_on_a_full_disk, contract)
-    assert str(contract.checkpoint_dir / name_of(3, 1)) in said
-    assert "File too large" in said
-    assert " bytes are free in " in said
-    assert list(contract.checkpoint_dir.iterdir()) == []
+def test_what_is_written_after_the_deadline_is_refused(contract: Contract) -> None:
+    parts = {"model.pt": torch.zeros(10)}
+    with pytest.raises(RuntimeError) as caught:
+        publish(Manifest(3, 1, 1, "ddp"), parts, contract, deadline=-math.inf)
+    assert "timeouts.checkpoint" in str(error_behind(caught.value, TookTooLong))
+    assert names(contract) == []
 
 
 def as_nobody(folder: Path, fn: Callable[[], object]) -> object:
@@ -115,19 +110,6 @@ def as_nobody(folder: Path, fn: Callable[[], object]) -> object:
         return fn()
     except OSError as error:
         return f"{type(error).__name__}: {error}"
-
-
-def verify_unreadable(path: Path) -> object:
-    return as_nobody(path.parent, lambda: newest_whole(Path()))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_disk_that_does_not_answer_is_no_reason_to_take_an_older_one(contract: Contract) -> None:
-    save(contract, 1)
-    newest = save(contract, 2)
-    (newest / "model.pt").chmod(0)
-    (said,) = run_ranks(1, verify_unreadable, newest)
-    assert "PermissionError" in said
 
 
 def prune_protected(newest: Path) -> object:
@@ -188,6 +170,10 @@ def from_the_future(path: Path) -> None:
     manifest_with(path, version=2)
 
 
+def in_another_format(path: Path) -> None:
+    manifest_with(path, format="zipped")
+
+
 def list_for_a_manifest(path: Path) -> None:
     (path / "manifest.json").write_text("[]")
 
@@ -195,28 +181,15 @@ def list_for_a_manifest(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [truncate, flip, remove, no_manifest, cut_manifest, manifest_of_another, names_a_file_outside,
-     names_no_file, from_the_future, list_for_a_manifest],
+     names_no_file, from_the_future, in_another_format, list_for_a_manifest],
 )  # fmt: skip
 @pytest.mark.case("L19")
-def test_damage_is_seen_and_the_one_before_is_taken(contract: Contract, damage: Any) -> None:
-    whole, damaged = save(contract, 1), save(contract, 2)
-    assert newest_whole(contract.checkpoint_dir) == (damaged, [])
-    damage(damaged)
+def test_damage_is_seen(contract: Contract, damage: Callable[[Path], None]) -> None:
+    path = save(contract, 2)
+    verify(path)
+    damage(path)
     with pytest.raises(BrokenCheckpoint):
-        verify(damaged)
-    path, broken = newest_whole(contract.checkpoint_dir)
-    assert path == whole
-    assert [error.path for error in broken] == [damaged]
-
-
-def test_the_newest_is_by_step_and_then_by_attempt(contract: Contract) -> None:
-    save(contract, 5, attempt=3)
-    save(contract, 6, attempt=1)
-    expected = save(contract, 6, attempt=2)
-    (contract.checkpoint_dir / ".tmp-step-000000009-attempt-00001").mkdir()
-    (contract.checkpoint_dir / "notes").mkdir()
-    assert newest_whole(contract.checkpoint_dir)[0] == expected
-    assert newest_whole(contract.run_dir / "none") == (None, [])
+        verify(path)
 
 
 @pytest.mark.case("L19")
@@ -250,21 +223,11 @@ def test_unfinished_folders_of_earlier_attempts_go(contract: Contract) -> None:
     new = save(contract, 5, attempt=2)
     for attempt in (1, 2, 3):
         (contract.checkpoint_dir / f".tmp-{name_of(9, attempt)}").mkdir()
+    (contract.checkpoint_dir / ".tmp-probe-attempt-00001").touch()
     (contract.checkpoint_dir / ".tmp-mine").mkdir()
     prune(new, keep=1, keep_best=True, attempt=2)
     left = sorted(path.name for path in contract.checkpoint_dir.iterdir())
     assert left == [".tmp-mine", f".tmp-{name_of(9, 2)}", f".tmp-{name_of(9, 3)}", new.name]
-
-
-def test_phases_of_a_save(contract: Contract) -> None:
-    heard: list[tuple[str, int]] = []
-    phase.listeners.append(lambda name, step: heard.append((name, step)))
-    try:
-        save(contract, 4)
-    finally:
-        phase.listeners.pop()
-    assert heard == [("save", 4), ("publish", 4)]
-    assert phase.current == ("publish", 4)
 
 
 def test_random_states_come_back_from_a_file(contract: Contract) -> None:

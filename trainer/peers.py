@@ -1,0 +1,88 @@
+"""The other ranks, as the making and the finding of a checkpoint see them.
+
+They have a process group of their own: a thread that writes beside the training must share none
+with it (on one group their messages cross, and gloo aborts the process), and others may wait for a
+write longer than for a step.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+NAMES_SHOWN = 8
+
+
+class NoAnswer(RuntimeError):
+    """Another rank has ended, or has not answered in time; nothing can be agreed on any more."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank and the host that it runs on."""
+
+    rank: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+class Peers:
+    """All ranks, over gloo. Every rank must make it at the same point, and early.
+
+    timeout_s: the longest wait for the others in one exchange, in seconds. Not for two threads at
+    the same time.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.size = dist.get_world_size()
+        self.me = Member(dist.get_rank(), socket.gethostname())
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes what is written once."""
+        return self.me.rank == 0
+
+    def exchange(self, item: T, what: str) -> list[T]:
+        """The items of all ranks in their order, on every rank.
+
+        what: what the ranks are at, for the message of NoAnswer.
+        """
+        items: list[T] = [item] * self.size
+        try:
+            dist.all_gather_object(items, item, group=self.group)
+        except RuntimeError as error:
+            raise self._no_answer(what, error) from error
+        return items
+
+    def gather(self, item: object, what: str) -> list[Any] | None:
+        """The items of all ranks in their order, on rank 0; None on the others."""
+        items: list[Any] | None = [None] * self.size if self.first else None
+        try:
+            dist.gather_object(item, items, group=self.group)
+        except RuntimeError as error:
+            raise self._no_answer(what, error) from error
+        return items
+
+    def _no_answer(self, what: str, error: Exception) -> NoAnswer:
+        return NoAnswer(
+            f"{what}: {self.me} got no answer from the other ranks: one of them has ended, or took"
+            f" longer than timeouts.checkpoint ({self.timeout_s:g} s; raise it if the disk is only"
+            f" slow) ({error})"
+        )
+
+
+def some(names: Iterable[str]) -> str:
+    """The first of these names, each once, and how many there are besides."""
+    known = list(dict.fromkeys(names))
+    rest = len(known) - NAMES_SHOWN
+    return ", ".join(known[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
