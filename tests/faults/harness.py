@@ -18,13 +18,19 @@ from typing import Any, NamedTuple
 from orchestrator.backends import processes
 from plan import EVERY, STEPS, Cell, Kill
 from ranks import Ended
-from runs import Run
+from runs import LEARNED, Run, digest_of
+from trainer import checkpoint
+from trainer.shards import METADATA, Shards
 from traps import Trap, mark_of, published
 
 # From a kill to the end of all ranks; without a timeout in between it takes less than a second.
 BOUND_S = 30.0
 LEFT_BEHIND_S = 10.0
-NOTHING_LOST = ("start", "load", "prune", "exit", "done")
+NO_STEPS = ("start", "load", "finding")
+NOTHING_LOST = (*NO_STEPS, "prune", "exit", "done")
+# The ranks have not met yet, by the first group or by that of checkpoints, so that the others wait
+# for one that never comes. As torchrun does, they are told then.
+UNNOTICED = ("start", "load")
 
 
 class Account(NamedTuple):
@@ -51,7 +57,7 @@ def straight(strategy: str) -> Straight:
         assert run.finish(Cell(strategy).config()) == "done"
         losses = run.losses()
         assert sorted(losses) == list(range(1, STEPS + 1))
-        return Straight(losses, run.digest())
+        return Straight(losses, digest(run))
 
 
 def disturb(run: Run, config: Mapping[str, Any], kills: tuple[Kill, ...]) -> list[Account]:
@@ -76,7 +82,7 @@ def _killed_attempt(run: Run, config: Mapping[str, Any], attempt: int, kill: Kil
         run.claim(attempt)
         ranks = run.fork(config, attempt, Trap(kill, attempt))
         ranks.begin()
-        if kill.place == "start":  # there is no group yet by which the others could notice
+        if kill.place in UNNOTICED:
             ranks.terminate_after(kill.rank)
         ended = ranks.collect()
     ending_s = time.time() - _time_of_kill(run, attempt, kill, ended)
@@ -87,7 +93,9 @@ def _killed_attempt(run: Run, config: Mapping[str, Any], attempt: int, kill: Kil
 def _time_of_kill(run: Run, attempt: int, kill: Kill, ended: list[Ended]) -> float:
     assert ended[kill.rank].exit_code == -signal.SIGKILL, (kill, run.errors(attempt))
     others = [end for rank, end in enumerate(ended) if rank != kill.rank]
-    assert not [end for end in others if end.error], ended  # "did not end in time", for one
+    # An error would be that it did not end in time; a code, that it was killed or aborted.
+    may = (0, -signal.SIGTERM) if kill.place in UNNOTICED else (0,)
+    assert not [end for end in others if end.error or end.exit_code not in may], ended
     assert all(error["kind"] == "failure" for error in run.errors(attempt))
     told = json.loads(mark_of(run, attempt).read_text())
     assert told["place"] == kill.place
@@ -96,7 +104,7 @@ def _time_of_kill(run: Run, attempt: int, kill: Kill, ended: list[Ended]) -> flo
 
 def _repeated(run: Run, kill: Kill) -> int:
     """Steps that the next attempt makes again."""
-    if kill.place in ("start", "load"):
+    if kill.place in NO_STEPS:
         return 0
     newest = newest_whole(run)
     repeated = kill.step - (0 if newest is None else step_of(newest))
@@ -125,6 +133,26 @@ def is_whole(folder: Path) -> bool:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     del found["manifest.json"]
     return found == {name: file["sha256"] for name, file in files.items()}
+
+
+def digest(run: Run) -> str:
+    """SHA-256 over the state in the newest checkpoint; the same for all formats."""
+    folder = published(run)[-1]
+    assert is_whole(folder)
+    return digest_of([state_of(folder), checkpoint.load_part(folder, "trainer.pt")])
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    """Whole tensors of weights and moments by name, each once."""
+    if (folder / METADATA).exists():
+        shards = Shards(folder)
+        return {name: shards.whole(name) for name in sorted(shards.shapes)}
+    weights, moments = (checkpoint.load_part(folder, name) for name in LEARNED)
+    first = {id(value): (f"model.{name}", value) for name, value in reversed(weights.items())}
+    found = dict(first.values())
+    for name, state in moments["state"].items():
+        found |= {f"optimizer.{name}.{key}": value for key, value in state.items()}
+    return dict(sorted(found.items()))
 
 
 def step_of(name: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from damage import every_kind, files_of
-from harness import newest_whole, step_of, straight
+from harness import digest, newest_whole, step_of, straight
 from plan import STEPS, Cell, Kill
 from runs import Run
 from traps import Trap, published
@@ -29,7 +29,7 @@ def test_all_that_are_damaged_are_passed_over(cell: Cell, tmp_path: Path) -> Non
     assert run.events("start")[-1]["resumed_from"] == whole[-1]
     expected = straight(cell.strategy)
     assert run.losses() == expected.losses
-    assert run.digest() == expected.digest
+    assert digest(run) == expected.digest
 
 
 def damage_newest(run: Run) -> list[str]:
@@ -52,7 +52,7 @@ def test_with_nothing_whole_left_the_run_begins_anew(cell: Cell, tmp_path: Path)
     (only / files_of(only)[0]).unlink()
     assert run.finish(cell.config(), attempt=2) == "done"
     assert run.events("start")[-1]["resumed_from"] is None
-    assert run.digest() == straight(cell.strategy).digest
+    assert digest(run) == straight(cell.strategy).digest
 
 
 def test_a_folder_that_was_removed_does_not_exist(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_a_folder_that_was_removed_does_not_exist(tmp_path: Path) -> None:
     assert step_of(newest_whole(run) or "") == 5
     assert run.finish(config, attempt=2) == "done"
     assert run.losses() == straight("ddp").losses
-    assert run.digest() == straight("ddp").digest
+    assert digest(run) == straight("ddp").digest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import nothing_left_running, straight, wait_until
+from harness import digest, nothing_left_running, straight, wait_until
 from plan import CELLS, EVERY, Cell
 from runs import Run
 from traps import GIVE_UP_S
@@ -53,7 +53,7 @@ def test_the_older_one_publishes_nothing(cell: Cell, phase: str, tmp_path: Path)
     assert files_below(run) == before
     assert "Superseded: attempt 1 is superseded" in run.errors(1)[0]["message"]
     assert run.losses() == straight(cell.strategy).losses
-    assert run.digest() == straight(cell.strategy).digest
+    assert digest(run) == straight(cell.strategy).digest
 
 
 def files_below(run: Run) -> dict[str, bytes]:

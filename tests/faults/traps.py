@@ -1,9 +1,11 @@
 """kill -9 of a rank by itself, at an exact place: what a listener of phases does in each rank.
 
 A place is a phase, or a point inside one:
+finding: while the ranks look for the newest checkpoint;
 collective: in the backward pass, behind the gradients of the last block and before the first's;
-gathering: at the first collective of a save; writing: when the first file of a checkpoint is
-written but not synced; done: between the DONE marker and the outcome.
+gathering: at the first collective of a save; planning: in the collectives of a sharded save by
+which the ranks agree on who writes what; writing: when the first file of a checkpoint is written
+but not synced; done: between the DONE marker and the outcome.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch.distributed as dist
 
 from plan import EVERY, Kill
 from runs import Run
-from trainer import checkpoint
+from trainer import checkpoint, finding
 from trainer.contract import Contract
 from trainer.model import GPT
 
@@ -39,14 +41,15 @@ class Trap:
     def __init__(self, kill: Kill, attempt: int) -> None:
         self.kill = kill
         self.attempt = attempt
-        self._is_set = True
+        self._left = TIMES.get(kill.place, 1)
 
     def __call__(self, run: Run, name: str, step: int) -> None:
         kill = self.kill
         phase, arm = PLACES.get(kill.place, (kill.place, at_once))
-        if self._is_set and (str(kill.rank), phase, kill.step) == (os.environ["RANK"], name, step):
-            self._is_set = False
-            arm(lambda *_args, **_options: self.spring(run))
+        if (str(kill.rank), phase, kill.step) == (os.environ["RANK"], name, step):
+            self._left -= 1
+            if self._left == 0:
+                arm(lambda *_args, **_options: self.spring(run))
 
     def spring(self, run: Run) -> NoReturn:
         """Die, once the checkpoint before is published: until then a kill repeats more steps."""
@@ -98,6 +101,16 @@ def in_gathering(die: Action) -> None:
         setattr(dist, name, die)
 
 
+def in_finding(die: Action) -> None:
+    find = finding.newest_whole
+
+    def armed(*args: Any) -> Any:
+        in_gathering(die)
+        return find(*args)
+
+    setattr(finding, "newest_whole", armed)  # noqa: B010
+
+
 def in_writing(die: Action) -> None:
     os.fsync = die
 
@@ -108,7 +121,11 @@ def before_outcome(die: Action) -> None:
 
 PLACES: dict[str, tuple[str, Callable[[Action], Any]]] = {
     "collective": ("step", in_backward),
+    "finding": ("load", in_finding),
     "gathering": ("save", in_gathering),
+    "planning": ("save", in_gathering),
     "writing": ("save", in_writing),
     "done": ("exit", before_outcome),
 }
+# How often the phase is heard of: a rank with a part of its own to write tells once more.
+TIMES = {"planning": 2}

@@ -172,10 +172,14 @@ class Run:
         """SHA-256 over parameters, optimizer state and random states of a checkpoint (newest)."""
         folder = self.checkpoint_dir / (name or self.checkpoints()[-1])
         checkpoint.verify(folder)
-        digest = hashlib.sha256()
-        for part in parts:
-            _update(digest, checkpoint.load_part(folder, part))
-        return digest.hexdigest()
+        return digest_of([checkpoint.load_part(folder, part) for part in parts])
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 over tensors and plain values, in their order."""
+    digest = hashlib.sha256()
+    _update(digest, value)
+    return digest.hexdigest()
 
 
 def _update(digest: Any, value: Any) -> None:
