@@ -28,6 +28,7 @@ END_FILE = "end.json"
 LOGS_DIR = "logs"
 CHECKPOINTS_DIR = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
+LEDGER_FILE = "goodput.jsonl"
 METRICS_TAG = "[metrics] "
 DONE_FILE = "DONE"
 
@@ -79,6 +80,10 @@ class RunPaths:
     @property
     def metrics(self) -> Path:
         return self.root / METRICS_FILE
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / LEDGER_FILE
 
     @property
     def done(self) -> Path:

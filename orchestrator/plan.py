@@ -131,7 +131,7 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         time_limit_s=spec.resources.time_limit,
         after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
-        trainer=trainer_config(spec, device, backend),
+        trainer=trainer_config(spec, device, backend, profile.mtbf_s(spec.resources.nodes)),
     )
 
 

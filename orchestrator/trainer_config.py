@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.units import parse_duration
+
 if TYPE_CHECKING:
     from orchestrator.spec import JobSpec
+    from orchestrator.spec.data import Data
     from orchestrator.spec.model import Model
     from orchestrator.spec.parallelism import Parallelism
-    from orchestrator.spec.train import Data, Nonfinite
+    from orchestrator.spec.train import Nonfinite
 
 VERSION = 1
 WHOLE_COPIES = ("ddp", "no_shard", "dp")  # strategies under which each rank has the whole state
 
 
-def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
+def trainer_config(spec: JobSpec, device: str, backend: str, mtbf_s: float) -> dict[str, Any]:
     """Return what trainer.json holds.
 
     Args:
         spec: the job.
         device: `cpu` or `cuda`.
         backend: of torch.distributed, with nothing left to choose.
+        mtbf_s: mean time in seconds between failures of any of the job's nodes.
     """
     train = spec.train
     ranks_per_node = spec.resources.num_ranks_per_node
@@ -50,17 +54,15 @@ def trainer_config(spec: JobSpec, device: str, backend: str) -> dict[str, Any]:
         "logging": train.logging.model_dump(mode="json"),
         "compile": train.compile,
         "parallelism": _parallelism(spec.parallelism, ranks_per_node),
-        "checkpoint": _checkpoint(spec),
+        "checkpoint": _checkpoint(spec, mtbf_s),
     }
 
 
-def _checkpoint(spec: JobSpec) -> dict[str, Any]:
+def _checkpoint(spec: JobSpec, mtbf_s: float) -> dict[str, Any]:
     checkpoint, whole = spec.checkpoint, spec.parallelism.strategy in WHOLE_COPIES
     layout = checkpoint.format
     return {
-        "every_steps": checkpoint.every,
-        "every_s": None,
-        "mtbf_s": None,
+        **_interval(checkpoint.every, mtbf_s),
         "keep": checkpoint.keep,
         "keep_best": checkpoint.keep_best,
         "format": ("full" if whole else "sharded") if layout == "auto" else layout,
@@ -68,6 +70,16 @@ def _checkpoint(spec: JobSpec) -> dict[str, Any]:
         "on_failure": checkpoint.on_failure,
         "timeout_s": spec.timeouts.checkpoint,
         "resume": checkpoint.resume,
+    }
+
+
+def _interval(every: int | str, mtbf_s: float) -> dict[str, float | None]:
+    """Steps, seconds, or what the trainer finds the best time from; the other two are None."""
+    auto, steps = every == "auto", every if isinstance(every, int) else None
+    return {
+        "every_steps": steps,
+        "every_s": None if auto or steps else parse_duration(every),
+        "mtbf_s": mtbf_s if auto else None,
     }
 
 

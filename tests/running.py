@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.processes import Process, descendants, find
+from orchestrator.backends.processes import Process, boot_id, descendants, find
+from orchestrator.backends.record import Record
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 NODE_PY = Path(__file__).resolve().parent.parent / "trainer" / "node.py"
@@ -43,6 +44,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def standing_run(root: Path, name: str, state: str = "DONE") -> Path:
+    """A run folder of the local backend whose supervisor would be this process."""
+    run_dir = root / "runs" / name
+    run_dir.mkdir(parents=True)
+    (run_dir / "receipt.json").write_text(json.dumps({"version": 1, "backend": "local"}))
+    me = find(os.getpid())
+    assert me is not None
+    Record(me.pid, me.start_time, boot_id(), "here", state, 1).write(run_dir)
+    return run_dir
 
 
 def read(path: Path) -> dict[str, Any]:

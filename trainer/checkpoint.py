@@ -145,6 +145,12 @@ def published(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint by its name, whole or not; 0 without one."""
+    steps = [int(path.name.split("-")[1]) for path in published(folder)]
+    return max(steps, default=0)
+
+
 def load_part(path: Path, name: str, lazily: bool = False) -> Any:
     """One file of a checkpoint, on the CPU; nothing in it is executed.
 

@@ -27,6 +27,11 @@ _LEAST: dict[str, float] = {
     "parallelism.fsdp.prefetch_backward": 0,
 }  # fmt: skip
 
+_ABOVE_0 = (
+    "step_timeout_s", "shutdown_timeout_s", "checkpoint.every_s", "checkpoint.mtbf_s",
+    "checkpoint.timeout_s", "parallelism.ddp.bucket_cap_mb",
+)  # fmt: skip
+
 
 def range_faults(config: TrainerConfig) -> list[str]:
     """Each number that is out of its range, by key."""
@@ -42,10 +47,19 @@ def range_faults(config: TrainerConfig) -> list[str]:
         faults += _size_faults(config.model)
     if len(config.optimizer.betas) != 2:
         faults.append(f"optimizer.betas: has {len(config.optimizer.betas)} numbers (allowed: 2)")
-    for key in ("step_timeout_s", "checkpoint.timeout_s", "parallelism.ddp.bucket_cap_mb"):
-        if _at(config, key) <= 0:
-            faults.append(f"{key}: is {_at(config, key)} (allowed: above 0)")
-    return faults
+    for key in _ABOVE_0:
+        value = _at(config, key)
+        if value is not None and value <= 0:
+            faults.append(f"{key}: is {value} (allowed: above 0)")
+    return [*faults, *_interval_faults(config)]
+
+
+def _interval_faults(config: TrainerConfig) -> Iterator[str]:
+    """Of the keys that say when a checkpoint is due, one holds."""
+    keys = ("every_steps", "every_s", "mtbf_s")
+    given = [key for key in keys if getattr(config.checkpoint, key) is not None]
+    if len(given) != 1:
+        yield f"checkpoint: has {' and '.join(given) or 'none'} (allowed: one of {', '.join(keys)})"
 
 
 def _at(config: TrainerConfig, key: str) -> Any:

@@ -25,6 +25,8 @@ ERRORS_DIR = "errors"
 DRAIN_FILE = "drain"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
+GRACE_FILE = "grace.json"
+LEDGER_FILE = "goodput.jsonl"
 DONE_FILE = "DONE"
 METRICS_TAG = "[metrics] "
 
@@ -99,6 +101,16 @@ class Contract:
         """JSON lines of rank 0."""
         return self.run_dir / METRICS_FILE
 
+    @property
+    def grace_file(self) -> Path:
+        """How many seconds a stop may take, as the program has measured it."""
+        return self.run_dir / GRACE_FILE
+
+    @property
+    def ledger_file(self) -> Path:
+        """JSON lines of rank 0: where the time went."""
+        return self.run_dir / LEDGER_FILE
+
     def enter_workdir(self) -> None:
         """Make relative paths relative to the user's folder; its modules come last on the path."""
         if not self.workdir.is_dir():
@@ -130,6 +142,10 @@ class Contract:
         """Write how the program ended after `step` optimizer steps; for rank 0, agreed by all."""
         content = {"version": VERSION, "outcome": outcome, "step": step}
         write_json(self.attempt_dir / OUTCOME_FILE, content)
+
+    def write_grace(self, seconds: float) -> None:
+        """Tell the launcher how long a stop may take; for rank 0."""
+        write_json(self.grace_file, {"version": VERSION, "seconds": seconds})
 
     def write_done(self, step: int) -> None:
         """Mark the run as finished after `step` optimizer steps; for rank 0."""

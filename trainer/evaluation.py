@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from trainer.parallel import split
 from trainer.parallelized import Parallelized
 from trainer.samples import Samples, validation_batches
+from trainer.stop import any_rank
 from trainer.token_counts import mask
 
 Batch = tuple[Tensor, bool]  # windows, int64 [B, T + 1], and whether they count
@@ -30,11 +30,11 @@ def validation_totals(
     the other ranks, all stop before the same batch.
     """
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    stopping = _asked_of_all(must_stop, device) if parallel.in_lockstep else must_stop
+    in_lockstep = parallel.in_lockstep
     module, ignored = parallel.module.eval(), parallel.config.data.ignore_token
     parallel.before_evaluation()
     for batch, counts in batches:
-        if stopping():
+        if any_rank(must_stop(), device) if in_lockstep else must_stop():
             totals[2] = 1
             break
         tokens, targets = split(batch, device)
@@ -70,12 +70,3 @@ def batches_of(
     most = most if limit is None else min(limit, most)
     if parallel.in_lockstep and num < most:
         yield samples[np.zeros(1, np.int64)], False
-
-
-def _asked_of_all(must_stop: Callable[[], bool], device: torch.device) -> Callable[[], bool]:
-    def stopping() -> bool:
-        wanted = torch.tensor(int(must_stop()), device=device)
-        dist.all_reduce(wanted, dist.ReduceOp.MAX)
-        return bool(wanted.item())
-
-    return stopping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -15,57 +15,73 @@ from trainer import agreement, changes, checkpoint, finding, phase, replicas, st
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
+from trainer.due import Due
 from trainer.evaluation import batches_of, validation_totals
-from trainer.metrics import Clock, Metrics, peak_memory_bytes, utilization
-from trainer.nonfinite import Fault, Guard, diverged, judge, limit_of
+from trainer.feed import Feed
+from trainer.grace import Grace
+from trainer.ledger import Ledger
+from trainer.metrics import Clock, Metrics
+from trainer.nonfinite import Fault, Guard, diverged
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
 from trainer.peers import Peers
 from trainer.probing import probe
-from trainer.samples import SampleStream, train_batches
+from trainer.reporting import Reporter
 from trainer.saver import Saver
 from trainer.staging import Staging
-from trainer.stop import StopProtocol
+from trainer.stop import Agreed, StopProtocol
 from trainer.token_counts import Divisors, Pair, counted
-
-# Losses are kept on the device until they are reported, and one metrics line holds them all.
-MAX_LOSSES = 1000
 
 
 class Trainer:
     """One rank's model, data and state.
 
     Building it loads everything and continues from the newest whole checkpoint; run() trains.
-    The process group must be up, and every rank must build its own.
+    The process group must be up, and every rank must build its own. All ranks raise Drained
+    instead if one is asked to stop meanwhile.
     """
 
     def __init__(
         self, config: TrainerConfig, contract: Contract, stop: StopProtocol, device: torch.device
     ) -> None:
         self.config, self.contract, self.stop, self.device = config, contract, stop, device
+        self.progress = state.Progress()
         phase.enter("load", 0)
+        stop.leave_if_asked()
         self.peers = Peers(config.checkpoint.timeout_s)
         probe(contract, self.peers)
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
         agreement.agree(agreement.facts_of_run(config, changes.fingerprint(self.corpus.train)))
+        stop.leave_if_asked()
         state.seed_everything(config.seed)
         self.parallel = parallelize(config, self.corpus.vocab_size, device)
         outline = self.parallel.outline
         self.optimizer = build_optimizer(self.parallel.named, outline.decayed, config.optimizer)
         per_rank = config.batch.micro * config.batch.accumulation
         self.samples_per_step = per_rank * self.parallel.data_world_size
-        self.progress = state.Progress()
         self.changes: list[changes.Change] = []
         self.broken: list[checkpoint.BrokenCheckpoint] = []
+        stop.leave_if_asked()
         self.parallel.settle(self._throw_away_pass)
+        stop.leave_if_asked()
+        began = perf_counter()
         self.resumed_from = self._resume()
+        restore_s = perf_counter() - began
         self._check_replicas()
-        self._batches = self._open_batches()
-        self._losses: list[Tensor] = []  # of the steps since the last report, on the device
+        stop.leave_if_asked(self.progress.step)
+        self._batches = Feed(
+            config, contract, self.corpus.train, self.parallel, self.progress.samples, device
+        )
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
+        self._reporter = Reporter(
+            config, contract, self.parallel, self._guard, self.metrics, self.samples_per_step
+        )
+        self.ledger = Ledger(contract, self.progress.step, restore_s)
         self.clock = Clock()
+        self.due = Due(config.checkpoint, self.progress.step)
+        self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
 
     def run(self) -> str:
@@ -73,23 +89,27 @@ class Trainer:
         progress, config = self.progress, self.config
         stopping = self._evaluation_due() and not self._evaluate()
         while not stopping and progress.step < config.steps:
-            stopping = self.advance()
+            agreed = self.advance()
+            stopping = agreed == "stop"
             self._check_replicas()
             if not stopping and self._evaluation_due():
                 stopping = not self._evaluate()
-            if stopping or self._checkpoint_due():
+            if stopping or agreed == "save" or self._checkpoint_due():
                 self._save(final=stopping or progress.step == config.steps)
         return OUTCOME_DRAINED if stopping else OUTCOME_DONE
 
-    def advance(self) -> bool:
-        """One step with what goes with every step; True if all ranks stop after it."""
-        self.stop.before_step(self.progress.step + 1)
-        self._train_step()
-        if self._report_due():
+    def advance(self) -> Agreed | None:
+        """One step with what goes with every step; what all ranks do after it."""
+        save_due = self.contract.rank == 0 and self.due.now()
+        self.stop.before_step(self.progress.step + 1, save_due)
+        loss = self._train_step()
+        self._batches.end_step(self.progress.step)
+        if self._reporter.add(loss, self.progress.step) and self._end_interval():
             self._report()
         return self.stop.after_step(self.progress.step)
 
-    def _train_step(self) -> None:
+    def _train_step(self) -> Tensor:
+        """One optimizer step; returns its loss, a scalar of this rank's samples."""
         config, progress = self.config, self.progress
         phase.enter("step", progress.step)
         accumulation = config.batch.accumulation
@@ -103,13 +123,13 @@ class Trainer:
                     loss = loss / divisors[micro]
                 self.parallel.backward(loss)
             losses.append(loss.detach())
-        self._losses.append(losses[0] if accumulation == 1 else torch.stack(losses).float().sum())
         progress.step += 1
         self._guard.before_step(self.parallel.clip(config.optimizer.clip_norm))
         rate = learning_rate(progress.step, config.steps, config.optimizer.lr, config.schedule)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         progress.samples += self.samples_per_step
+        return losses[0] if accumulation == 1 else torch.stack(losses).float().sum()
 
     def _micro_batches(self) -> tuple[Iterable[Pair], Divisors | Sequence[int] | None]:
         """Those of one step, and what to divide the loss of each by; None: by nothing."""
@@ -143,10 +163,6 @@ class Trainer:
 
     # Between steps.
 
-    def _report_due(self) -> bool:
-        every = self.config.logging.every
-        return self.progress.step % every == 0 or len(self._losses) == MAX_LOSSES
-
     def _evaluation_due(self) -> bool:
         step, every = self.progress.step, self.config.evaluation.every
         if self.progress.validated_step == step:
@@ -154,64 +170,30 @@ class Trainer:
         return step in (0, self.config.steps) or (every is not None and step % every == 0)
 
     def _checkpoint_due(self) -> bool:
+        """By the number of steps, which needs no agreement."""
         step = self.progress.step
         every = self.config.checkpoint.every_steps
         return step == self.config.steps or (every is not None and step % every == 0)
 
+    def _end_interval(self) -> bool:
+        """End an interval of steps, if one is open; whether a report is due."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        due = self._reporter.end_interval(self.progress.step, self.clock, lr)
+        self.ledger.book(self.progress.step, self.clock)
+        return due
+
     def _report(self) -> None:
         """Write the metrics since the last report; the only collective of an ordinary interval."""
-        progress = self.progress
         self.saver.notice()
-        num_steps = len(self._losses)
-        if num_steps == 0:
-            return
-        training_s, shares = self.clock.read()
-        own_step_s = torch.tensor(training_s / num_steps, device=self.device)
-        sums = torch.stack([*self._losses, own_step_s]).float()
-        dist.all_reduce(sums)
-        *losses, step_s = (sums / self.contract.world_size).tolist()
-        self.stop.set_pace(step_s)
-        norms = self._guard.read()
-        self._judge(losses, norms)
-        self._losses.clear()
-        tokens_per_s = num_steps * self.samples_per_step * self.config.model.context / training_s
-        self.metrics.line(
-            progress.step,
-            loss=losses[-1],
-            losses=losses,
-            lr=self.optimizer.param_groups[0]["lr"],
-            grad_norm=norms[-1],
-            step_s=round(step_s, 6),
-            tokens_per_s=round(tokens_per_s, 1),
-            mfu=self._utilization(tokens_per_s),
-            peak_memory_bytes=peak_memory_bytes(self.device),
-            time_shares=shares,
-        )
-
-    def _judge(self, losses: Sequence[float], norms: Sequence[float]) -> None:
-        """Tell of skipped steps; raise TrainingDiverged, on all ranks, for what is not borne."""
-        progress = self.progress
-        first = progress.step - len(losses) + 1
-        verdict = judge(first, norms, losses, progress.skipped_in_a_row, limit_of(self.config))
-        progress.skipped_in_a_row = verdict.in_a_row
-        for step in verdict.skipped:
-            progress.skipped += 1
-            if self.parallel.scaler is None:  # it makes some steps overflow, to find its scale
-                self.metrics.event("skipped", step, total=progress.skipped)
-        if verdict.fault is not None:
-            raise diverged(verdict.fault, self._losses[verdict.fault.step - first].item())
+        self._end_interval()
+        step_s = self._reporter.report(self.progress)
+        if step_s is not None:
+            self.stop.set_pace(step_s)
 
     def _check_replicas(self) -> None:
         every, step = self.config.parallelism.check_replicas_every, self.progress.step
         if every is not None and step % every == 0:
             replicas.check(self.parallel.named, step, self.parallel.shard)
-
-    def _utilization(self, tokens_per_s: float) -> float | None:
-        flops_per_token = self.parallel.outline.flops_per_token
-        if flops_per_token is None:
-            return None
-        per_rank = tokens_per_s * flops_per_token / self.contract.world_size
-        return utilization(per_rank, self.device)
 
     def _evaluate(self) -> bool:
         """Validate on all ranks; False if a rank has to stop meanwhile, and so all of them do.
@@ -253,9 +235,15 @@ class Trainer:
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
         self._report()
+        self._batches.sync()
+        self.ledger.book(self.progress.step, self.clock, at_once=True)
         began = perf_counter()
-        self.saver.save(self.progress, final=final)
-        self.clock.checkpoint_s += perf_counter() - began
+        self.saver.save(self.progress, self.due.last_step, final=final)
+        blocked_s = perf_counter() - began
+        self.clock.checkpoint_s += blocked_s
+        self.due.saved(self.progress.step, blocked_s)
+        if self.saver.last_s is not None:
+            self.grace.saved(self.progress.step, self.saver.last_s, self.stop.step_s)
 
     def _resume(self) -> str | None:
         """Continue from the newest whole checkpoint; returns its name, or None if there is none."""
@@ -275,24 +263,8 @@ class Trainer:
         return path.name
 
     def close(self) -> None:
-        """End the loader's workers, close the metrics."""
+        """End the loader's workers and close the books."""
         self.saver.close()
         self._batches.close()
+        self.ledger.close(self.progress.step, self.clock)
         self.metrics.close()
-
-    def _open_batches(self) -> Generator[Tensor, None, None]:
-        stream = SampleStream(
-            num_samples=len(self.corpus.train),
-            micro=self.config.batch.micro,
-            rank=self.parallel.data_rank,
-            world_size=self.parallel.data_world_size,
-            seed=self.config.seed,
-            offset=self.progress.samples,
-        )
-        return train_batches(
-            self.corpus.train,
-            stream,
-            self.config.data.workers,
-            timeout_s=self.config.step_timeout_s,
-            pin=self.device.type == "cuda",
-        )

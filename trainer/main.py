@@ -6,20 +6,23 @@ import argparse
 import contextlib
 import datetime
 import gc
+import os
 import socket
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trainer import phase
+from trainer import phase, signals
 from trainer.config import TrainerConfig, read_config
 from trainer.contract import (
     KIND_CONFIGURATION,
     KIND_FAILURE,
     OUTCOME_DONE,
+    OUTCOME_DRAINED,
     ConfigurationError,
     Contract,
 )
@@ -30,6 +33,9 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 
     from trainer.loop import Trainer
 
+# How long a rank that got a signal waits for the others to start: it may come from torchrun, since
+# one of them has died. Whoever wants a drain makes the file, which is no signal.
+START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
 
@@ -82,6 +88,7 @@ def run(config_file: Path, contract: Contract) -> None:
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
     phase.enter("start", 0)
+    signals.handle()
     device = _device(config, contract)
     with process_group(config, contract) as store:
         _train_in_group(config, contract, store, device)
@@ -91,16 +98,38 @@ def _train_in_group(
     config: TrainerConfig, contract: Contract, store: Store, device: torch.device
 ) -> None:
     from trainer.loop import Trainer
-    from trainer.stop import StopProtocol
+    from trainer.stop import Drained, StopProtocol
 
     stop = StopProtocol(store, contract.drain_file, device)
-    with contextlib.closing(Trainer(config, contract, stop, device)) as trainer:
-        stop.handle_signals()  # before this a signal ends the rank: there is nothing to save
+    try:
+        trainer = Trainer(config, contract, stop, device)
+    except Drained as drained:
+        _leave_early(config, contract, drained.step)
+        return
+    with contextlib.closing(trainer):
         _announce(trainer)
         outcome = trainer.run()
         phase.enter("exit", trainer.progress.step)
         if contract.rank == 0:
             _finish(trainer, outcome)
+
+
+def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
+    """The end of an attempt that was asked to stop before it trained: nothing new is saved.
+
+    step: as restored. Before that, the name of the newest checkpoint must do: reading it takes
+    long.
+    """
+    from trainer.checkpoint import newest_step
+    from trainer.metrics import Metrics
+
+    if config.checkpoint.resume == "auto":
+        step = step or newest_step(contract.checkpoint_dir)
+    phase.enter("exit", step)
+    if contract.rank == 0:
+        with contextlib.closing(Metrics(contract, False, step)) as metrics:
+            metrics.event("end", step, outcome=OUTCOME_DRAINED)
+        contract.write_outcome(OUTCOME_DRAINED, step)
 
 
 def _device(config: TrainerConfig, contract: Contract) -> torch.device:
@@ -132,18 +161,27 @@ def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     from torch.distributed.rendezvous import rendezvous
 
     timeout = datetime.timedelta(seconds=config.step_timeout_s)
-    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-    if (rank, world_size) != (contract.rank, contract.world_size):
-        raise RuntimeError(f"the rendezvous made this rank {rank} of {world_size}")
-    store.set_timeout(timeout)
-    dist.init_process_group(
-        config.backend, store=store, rank=rank, world_size=world_size, timeout=timeout
-    )
+    with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
+        store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+        if (rank, world_size) != (contract.rank, contract.world_size):
+            raise RuntimeError(f"the rendezvous made this rank {rank} of {world_size}")
+        store.set_timeout(timeout)
+        dist.init_process_group(
+            config.backend, store=store, rank=rank, world_size=world_size, timeout=timeout
+        )
     yield store
     # Not after an error: the other ranks may never come.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _leave_alone(contract: Contract) -> None:
+    """End this rank, which was asked to stop while it waits for a rank that does not come."""
+    message = f"asked to stop, and not all ranks were there {START_GRACE_S:g} s later"
+    print(f"trainer: rank {contract.rank}: {message}", file=sys.stderr, flush=True)
+    _put_on_record(contract, KIND_FAILURE, message)
+    os._exit(1)
 
 
 def _announce(trainer: Trainer) -> None:
@@ -184,8 +222,11 @@ def _warn(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, outcome: str) -> None:
     """Rank 0's last words: a sample, the DONE marker and the outcome that all ranks agreed on."""
     step = trainer.progress.step
+    trainer.ledger.outcome = outcome
     if outcome == OUTCOME_DONE:
+        began = perf_counter()
         text = _sample_text(trainer)
+        trainer.clock.evaluation_s += perf_counter() - began
         if text is not None:
             trainer.metrics.event("sample", step, text=text)
         trainer.contract.write_done(step)

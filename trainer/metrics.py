@@ -40,7 +40,7 @@ class Metrics:
         self._board: Any = None
         self._file: IO[str] | None = None
         if contract.rank == 0:
-            self._file = _open_for_lines(contract.metrics_file)
+            self._file = open_for_lines(contract.metrics_file)
             if tensorboard:
                 self._board = _open_board(contract.run_dir / TENSORBOARD_DIR, step)
 
@@ -87,7 +87,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _open_for_lines(path: Path) -> IO[str]:
+def open_for_lines(path: Path) -> IO[str]:
     """Open for appending; a line that a killed writer left unfinished is ended first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
@@ -112,13 +112,17 @@ def _open_board(folder: Path, step: int) -> Any:
 
 
 class Clock:
-    """Where the seconds of an interval went; what is not booked counts as compute."""
+    """Where the seconds of an interval went; what is not booked counts as compute.
+
+    totals: seconds of each kind up to the last read().
+    """
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self.data_s = 0.0
         self.checkpoint_s = 0.0
         self.evaluation_s = 0.0
+        self.totals = dict.fromkeys(("data", "compute", "checkpoint", "evaluation"), 0.0)
 
     def read(self) -> tuple[float, dict[str, float]]:
         """Seconds of training (data and compute), and the share of each kind; starts anew."""
@@ -132,6 +136,8 @@ class Clock:
             "checkpoint": self.checkpoint_s,
             "evaluation": self.evaluation_s,
         }
+        for name, part_s in seconds.items():
+            self.totals[name] += part_s
         self._began = now
         self.data_s = self.checkpoint_s = self.evaluation_s = 0.0
         return training_s, {name: round(part_s / wall_s, 4) for name, part_s in seconds.items()}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import multiprocessing
 import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from trainer.contract import ConfigurationError
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
+Item = TypeVar("Item", covariant=True)
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -38,6 +40,13 @@ class Samples(Protocol):
 
     def __getitem__(self, indices: Indices) -> Tensor:
         """The samples of these numbers, int64 [B, context + 1]."""
+
+
+class Batched(Protocol[Item]):
+    """What gives an item for the numbers of a batch."""
+
+    def __getitem__(self, indices: Indices) -> Item:
+        """The item of these numbers."""
 
 
 class Windows:
@@ -114,12 +123,14 @@ class SampleStream:
     seed: int
     offset: int = 0
 
+    def places(self, batch: int) -> Indices:
+        """Where the samples of a batch lie in the common stream; batches count from 0."""
+        first = self.offset + self.rank + batch * self.micro * self.world_size
+        return first + np.arange(self.micro, dtype=np.int64) * self.world_size
+
     def __iter__(self) -> Iterator[Indices]:
-        stride = np.arange(self.micro, dtype=np.int64) * self.world_size
-        position = self.offset + self.rank
         epoch, order = -1, np.empty(0, np.int64)
-        while True:
-            places = position + stride
+        for places in map(self.places, itertools.count()):
             first, last = int(places[0]) // self.num_samples, int(places[-1]) // self.num_samples
             if first == last:
                 if first != epoch:
@@ -127,7 +138,6 @@ class SampleStream:
                 yield order[places - epoch * self.num_samples]
             else:
                 yield self._across_epochs(places)
-            position += self.micro * self.world_size
 
     def _order(self, epoch: int) -> Indices:
         draw = torch.Generator().manual_seed(self.seed + epoch)
@@ -141,17 +151,22 @@ class SampleStream:
 
 
 def train_batches(
-    samples: Samples, stream: SampleStream, workers: int, timeout_s: float, pin: bool
-) -> Generator[Tensor, None, None]:
-    """Endless batches, int64 [micro, context + 1], fetched here or by worker processes.
+    samples: Batched[Item],
+    stream: SampleStream,
+    workers: int,
+    timeout_s: float,
+    pin: bool,
+    rank: int = 0,
+) -> Generator[Item, None, None]:
+    """Endless items, those of `samples` in the order of `stream`, fetched here or by workers.
 
     Close the generator when done: the workers ignore the signal by which Python ends them at exit.
-    timeout_s is the longest wait for a worker's batch; RuntimeError after it.
+    timeout_s is the longest wait for a worker's batch; RuntimeError, which names `rank`, after it.
     """
     if workers == 0:
         for indices in stream:
             yield samples[indices]
-    loader: DataLoader[Tensor] = DataLoader(
+    loader: DataLoader[Item] = DataLoader(
         samples,  # type: ignore[arg-type]  # one index of the loader is a batch of numbers
         batch_size=None,
         sampler=stream,
@@ -167,11 +182,27 @@ def train_batches(
         batches = iter(loader)
     started = [child for child in multiprocessing.active_children() if child not in others]
     try:
-        yield from batches
+        for number in itertools.count():
+            try:
+                item = next(batches)
+            except RuntimeError as error:
+                if "timed out" not in str(error):
+                    raise
+                raise _late(rank, number % workers, timeout_s) from error
+            yield item
     finally:
         del batches  # asks the workers to end and waits some seconds
         for worker in started:
             worker.kill()
+
+
+def _late(rank: int, worker: int, timeout_s: float) -> RuntimeError:
+    """Batches are fetched by the workers in turn, so the one that hangs is known by its number."""
+    return RuntimeError(
+        f"rank {rank}: loader worker {worker} gave no batch within {timeout_s:g} s"
+        " (timeouts.step): see whether the file system of train.data answers; if it is only slow,"
+        " raise timeouts.step or train.data.workers"
+    )
 
 
 def validation_batches(

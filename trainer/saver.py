@@ -40,6 +40,10 @@ class Saver:
 
     tell: where events go. broken: checkpoints that are known not to be whole. At most one
     checkpoint is on its way.
+
+    Attributes:
+        last_s: seconds from the beginning of the newest checkpoint until it was on disk; None
+            before the first one is.
     """
 
     def __init__(
@@ -55,11 +59,13 @@ class Saver:
         self._stage, self._tell, self._broken = stage, tell, list(broken)
         self._flight: Flight | None = None
         self._saved_step: int | None = None
+        self.last_s: float | None = None
 
-    def save(self, progress: Progress, *, final: bool) -> None:
+    def save(self, progress: Progress, last_step: int, *, final: bool) -> None:
         """Save the state of now; it is on disk when this returns, unless asynchronous is set.
 
-        final: the training ends here, so it is written at once. Waits for the one before, if that
+        last_step: of the checkpoint before. final: the training ends here, so it is written at
+        once. Waits for the one before, if that
         is on its way, and raises what finish() raises.
         """
         self.finish()
@@ -69,7 +75,7 @@ class Saver:
         phase.enter("save", progress.step)
         began = perf_counter()
         staged = self._stage(progress, aside=aside)
-        manifest = manifest_of(progress, self._config, self._contract, staged.format)
+        manifest = manifest_of(progress, last_step, self._config, self._contract, staged.format)
         self._flight = Flight(
             manifest, staged, self._config, self._contract, self._peers, self._broken, began
         )
@@ -101,7 +107,7 @@ class Saver:
                 raise
             self._tell("checkpoint_failed", flight.step, reason=str(error))
             return
-        self._saved_step = flight.step
+        self._saved_step, self.last_s = flight.step, flight.seconds
         self._tell_of(flight)
 
     def close(self) -> None:
@@ -122,14 +128,16 @@ class Saver:
 
 
 def manifest_of(
-    progress: Progress, config: TrainerConfig, contract: Contract, layout: str
+    progress: Progress, last_step: int, config: TrainerConfig, contract: Contract, layout: str
 ) -> Manifest:
     """The manifest of a checkpoint of now, in the format `layout`, without its files.
 
-    The last validation speaks for it if it was made after the checkpoint before would have been,
-    but never that of the untrained model.
+    The last validation speaks for it if it was made after the checkpoint before, under
+    checkpoint.every_steps that which a run without a stop would have made; but never that of the
+    untrained model.
     """
-    since = max(0, progress.step - (config.checkpoint.every_steps or progress.step))
+    every = config.checkpoint.every_steps
+    since = last_step if every is None else max(0, progress.step - every)
     measured = progress.validation_loss is not None and progress.validated_step > since
     return Manifest(
         step=progress.step,

@@ -19,6 +19,7 @@ from orchestrator.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from orchestrator.cli.common import Loaded
     from orchestrator.spec import FieldInfo, ResolvedJob
 
 
@@ -58,6 +59,8 @@ def command(
         if job is not None and not info.section:
             loaded = load_job(job, cluster, clusters_file, sets)
             words |= _value(loaded.resolved, info)
+            if (info.path, words["value"]) == ("checkpoint.every", "auto"):
+                words |= _failures(loaded)
             say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
     if as_json:
         print_json(words)
@@ -90,14 +93,28 @@ def _print_all(keys: list[dict[str, Any]], as_json: bool) -> None:
 
 def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
     """What holds in the job, as plain data (seconds and bytes), and where it comes from."""
-    value: Any = resolved.spec.model_dump(mode="json")
+    value: Any = resolved.spec.model_dump(mode="json", by_alias=True)
     for key in info.path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     origin = resolved.origins.get(tuple(info.path.split(".")))
     return {"value": value, "from": origin.label if origin else "default"}
 
 
+def _failures(loaded: Loaded) -> dict[str, Any]:
+    """What `checkpoint.every: auto` rests on: how often the cluster's nodes fail, in seconds."""
+    profile, num_nodes = loaded.profile, loaded.resolved.spec.resources.nodes
+    return {
+        "mean_time_between_failures": {
+            "node_s": profile.mean_time_between_failures,
+            "job_s": profile.mtbf_s(num_nodes),
+            "from": profile.origin("mean_time_between_failures"),
+        }
+    }
+
+
 def _print(words: dict[str, Any]) -> None:
+    from orchestrator.units import format_duration
+
     say(f"{words['key']}: {words['type']}")
     say(f"  {words['meaning']}")
     if not words["supported"]:
@@ -107,3 +124,8 @@ def _print(words: dict[str, Any]) -> None:
         say(f"  keys: {', '.join(words['keys'])}")
     if "value" in words:
         say(f"  value: {words['value']} (from {words['from']})")
+    if failures := words.get("mean_time_between_failures"):
+        node, job = (format_duration(int(failures[key])) for key in ("node_s", "job_s"))
+        say(
+            f"  a node fails every {node} on average (from {failures['from']}), the job every {job}"
+        )

@@ -13,6 +13,7 @@ from orchestrator.cli.common import (
     find_run,
     json_option,
     load_profile,
+    os_error_words,
     print_json,
     say,
     status_words,
@@ -22,6 +23,7 @@ from orchestrator.cli.table import status_table, sweep_table
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Element, Handle, Status
+    from orchestrator.goodput import Goodput
 
 
 @click.command(name="status")
@@ -33,7 +35,8 @@ def command(
 ) -> None:
     """Show the state of each RUN (a run's name, or its folder): one query for all of them.
 
-    For a sweep also that of each element, whose name is SWEEP/NUMBER.
+    For a sweep also that of each element, whose name is SWEEP/NUMBER. For one run alone also where
+    its time went, over all attempts.
 
     \b
     Examples:
@@ -44,11 +47,16 @@ def command(
     with faults_as_json(as_json):
         profile, _ = load_profile(cluster, clusters_file)
         handles = [find_run(run, profile) for run in runs]
-        rows = _rows(backend_of(profile), handles)
+        backend = backend_of(profile)
+        rows = _rows(backend, handles)
+        goodput = _goodput(backend, handles[0]) if len(handles) == 1 else None
     if as_json:
-        print_json([_words(*row) for row in rows])
+        more = {} if goodput is None else {"goodput": goodput.as_dict()}
+        print_json([_words(*row) | more for row in rows])
         return
     say(status_table([status for status, _, _ in rows]))
+    if goodput is not None:
+        say(str(goodput))
     for status, _, elements in rows:
         if elements:
             say(f"\n{status.run}, {status.reason}\n{sweep_table(elements)}")
@@ -65,6 +73,23 @@ def _rows(backend: Backend, handles: list[Handle]) -> list[tuple[Status, Handle,
         (folded(h.run, [e.status for e in own]) if own else next(statuses), h, own)
         for h, own in zip(handles, elements, strict=True)
     ]
+
+
+def _goodput(backend: Backend, handle: Handle) -> Goodput | None:
+    """Where the time of a single run went; None where it has no ledger that can be read.
+
+    A ledger is small (docs/goodput.md); of another program's, the first 16 MiB count.
+    """
+    from orchestrator.contract import LEDGER_FILE
+    from orchestrator.goodput import read_goodput
+
+    if handle.num_elements:
+        return None
+    try:
+        return read_goodput(backend.run_store(handle).tail(LEDGER_FILE, 0).splitlines())
+    except OSError as error:  # the state is told all the same
+        say(f"warning: {os_error_words(error)}", err=True)
+        return None
 
 
 def _words(status: Status, handle: Handle, elements: list[Element]) -> dict[str, Any]:

@@ -23,6 +23,6 @@ def command(path: Path) -> None:
     Example:
       orchestrate trust clusters.yaml
     """
-    from orchestrator.profiles import trust
+    from orchestrator.trust import trust
 
     say(f"trusted: {path} (noted in {trust(path, os.environ)})")

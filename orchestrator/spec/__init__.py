@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.source import expand, unexpanded
+    from orchestrator.spec.checkpoint import Checkpoint
     from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
-    from orchestrator.spec.job import Checkpoint, JobSpec
+    from orchestrator.spec.data import Data
+    from orchestrator.spec.job import JobSpec
     from orchestrator.spec.keys import FieldInfo, children, fields, find_field
     from orchestrator.spec.model import Model
     from orchestrator.spec.parallelism import Ddp, Parallelism
     from orchestrator.spec.presets import PRESETS, ModelSizes
     from orchestrator.spec.resolve import Origin, ResolvedJob, resolve_job
     from orchestrator.spec.schema import json_schema
-    from orchestrator.spec.train import Data, Train
+    from orchestrator.spec.train import Train
 
 __all__ = [
     "PRESETS",
@@ -50,15 +52,17 @@ __all__ = [
 # Which module has which names, the same as above.
 _HOMES = {
     "orchestrator.source": ("expand", "unexpanded"),
+    "orchestrator.spec.checkpoint": ("Checkpoint",),
     "orchestrator.spec.cluster": ("Attempts", "Network", "Resources", "Timeouts"),
-    "orchestrator.spec.job": ("Checkpoint", "JobSpec"),
+    "orchestrator.spec.data": ("Data",),
+    "orchestrator.spec.job": ("JobSpec",),
     "orchestrator.spec.keys": ("FieldInfo", "children", "fields", "find_field"),
     "orchestrator.spec.model": ("Model",),
     "orchestrator.spec.parallelism": ("Ddp", "Parallelism"),
     "orchestrator.spec.presets": ("PRESETS", "ModelSizes"),
     "orchestrator.spec.resolve": ("Origin", "ResolvedJob", "resolve_job"),
     "orchestrator.spec.schema": ("json_schema",),
-    "orchestrator.spec.train": ("Data", "Train"),
+    "orchestrator.spec.train": ("Train",),
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from orchestrator import units
@@ -55,6 +56,16 @@ class Part(BaseModel):
     def given(self, *names: str) -> list[str]:
         """Return which of these keys were written and hold something, in this order."""
         return [n for n in names if n in self.model_fields_set and getattr(self, n) is not None]
+
+
+def key_of(name: str, field: FieldInfo) -> str:
+    """Return how the job file calls a part's field: by its alias where Python cannot have the name.
+
+    Args:
+        name: the attribute's.
+        field: of the part's model_fields.
+    """
+    return field.alias or name
 
 
 @dataclass(frozen=True)

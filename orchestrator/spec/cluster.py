@@ -104,7 +104,8 @@ class Timeouts(Part):
     )
     checkpoint: Duration = duration(
         "30m",
-        "Longest time that one checkpoint may take until it is published.",
+        "Longest time that one checkpoint may take until it is published; while the run stops, "
+        "timeouts.shutdown holds as well.",
     )
     shutdown: Duration = duration(
         "5m",

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from orchestrator.errors import quoted
 from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, section
+from orchestrator.spec.checkpoint import Checkpoint
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.launcher import launcher_problems
@@ -15,7 +16,7 @@ from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
 from orchestrator.spec.strategies import parallelism_problems
 from orchestrator.spec.sweep import Sweep, sweep_problems
-from orchestrator.spec.train import MAX_STEPS, Train, train_problems
+from orchestrator.spec.train import Train, train_problems
 
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$"
 MAX_NAME = 52
@@ -55,47 +56,6 @@ AfterTarget = Annotated[
 ]
 # sbatch(1), "--dependency".
 AfterKind = Literal["afterok", "afterany", "afternotok", "after"]
-
-
-class Checkpoint(Part):
-    """When the state is saved, and what is kept."""
-
-    every: int = Field(
-        default=100,
-        ge=1,
-        le=MAX_STEPS,
-        description="Steps between checkpoints; one more is written at the end and before a stop.",
-    )
-    keep: int = Field(
-        default=3,
-        ge=1,
-        le=100_000,
-        description="How many of the newest whole checkpoints are kept.",
-    )
-    keep_best: bool = Field(
-        default=True,
-        description="Keep the one with the lowest validation loss as well.",
-    )
-    format: Literal["auto", "full", "sharded", "both"] = Field(
-        default="auto",
-        description="Layout on disk. full: whole tensors, written by rank 0. sharded: each rank "
-        "writes its part (torch.distributed.checkpoint). auto is sharded where the strategy shards "
-        "the state, full elsewhere. Any layout is read under any strategy and number of ranks.",
-    )
-    asynchronous: bool = Field(
-        default=False,
-        description="Write while training goes on; costs a copy of the state in the CPU's memory.",
-    )
-    on_failure: Literal["stop", "continue"] = Field(
-        default="stop",
-        description="What follows where a checkpoint cannot be written: stop ends the attempt; "
-        "continue trains on until the next one is due. The last one must be written all the same.",
-    )
-    resume: Literal["auto", "never"] = Field(
-        default="auto",
-        description="auto continues from the newest whole checkpoint if there is one; never starts "
-        "anew.",
-    )
 
 
 class JobSpec(Part):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic.fields import FieldInfo as PydanticField
 
 from orchestrator.errors import UserError
-from orchestrator.spec.base import Duration, Part, TypeWords
+from orchestrator.spec.base import Duration, Part, TypeWords, key_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.later import LATER_KEYS
 from orchestrator.spec.suggest import did_you_mean
@@ -97,7 +97,7 @@ def find_field(path: str) -> FieldInfo:
 
 def _walk(model: type[Part], prefix: str) -> Iterator[FieldInfo]:
     for name, field in model.model_fields.items():
-        path = f"{prefix}{name}"
+        path = f"{prefix}{key_of(name, field)}"
         core, metadata, optional = unwrap(field.annotation, tuple(field.metadata))
         part = core if isinstance(core, type) and issubclass(core, Part) else None
         yield FieldInfo(
@@ -119,8 +119,10 @@ def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[
         core, *extra = typing.get_args(annotation)
         return unwrap(core, (*metadata, *extra))
     if origin in (types.UnionType, typing.Union):
-        inner = [arg for arg in typing.get_args(annotation) if arg is not type(None)]
-        return (*unwrap(inner[0], metadata)[:2], True)
+        arms = typing.get_args(annotation)
+        inner = [arg for arg in arms if arg is not type(None)]
+        core, metadata, optional = unwrap(inner[0], metadata)
+        return core, metadata, optional or len(inner) < len(arms)
     return annotation, metadata, False
 
 

@@ -32,10 +32,5 @@ LATER_FORMS: dict[str, tuple[type, str, str]] = {
         "a range of nodes is not supported yet",
         "give one number of nodes",
     ),
-    "checkpoint.every": (
-        str,
-        "a time between checkpoints is not supported yet",
-        "give a number of steps, such as every: 100",
-    ),
 }
 """Key to the type of a form that a later release knows, with message and fix."""

@@ -112,7 +112,8 @@ class Fsdp(Part):
     deferred_init: bool = Field(
         default=True,
         description="Build the model without memory, shard it, and only then fill it with rank 0's "
-        "values, so that a model larger than one rank's memory starts.",
+        "values, so that a model larger than one rank's memory starts. It does nothing with "
+        "fsdp.version: 1, which builds the whole model on each rank.",
     )
     across_nodes: bool = Field(
         default=False,

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Fault, FaultsError, Position
 from orchestrator.source import Document, expand, unexpanded_by_path
-from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem
+from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem, key_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layers import (
     Layer,
@@ -275,8 +275,8 @@ def _origins(spec: JobSpec, merged: Merged) -> dict[KeyPath, Origin]:
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     if isinstance(value, Part):
-        for name in type(value).model_fields:
-            yield from _leaves(getattr(value, name), (*path, name))
+        for name, info in type(value).model_fields.items():
+            yield from _leaves(getattr(value, name), (*path, key_of(name, info)))
     elif isinstance(value, dict) and value:
         for name, child in value.items():
             yield from _leaves(child, (*path, name))

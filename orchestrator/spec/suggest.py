@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 # Names that people know from other tools, and the key that does the same here.
 ALIASES = {
+    "async_save": "checkpoint.async",
+    "asynchronous": "checkpoint.async",
     "batch_size": "train.batch.micro",
     "ddp_backend": "network.backend",
     "ddp_timeout": "timeouts.step",
@@ -40,7 +42,10 @@ ALIASES = {
     "nnodes": "resources.nodes",
     "nproc_per_node": "resources.ranks_per_node",
     "per_device_train_batch_size": "train.batch.micro",
+    "resume_from_checkpoint": "checkpoint.resume",
     "retries": "attempts.failures",
+    "save_steps": "checkpoint.every",
+    "save_total_limit": "checkpoint.keep",
     "sharding_strategy": "parallelism.strategy",
     "tensor_parallel_size": "parallelism.tensor",
     "time": "resources.time_limit",

@@ -94,7 +94,7 @@ def given(changes: dict[str, Any]) -> dict[str, Any]:
 def losses_of(trainer: Trainer) -> list[float]:
     for _ in range(STEPS):
         trainer.advance()
-    losses = torch.stack(trainer._losses)
+    losses = torch.stack(trainer._reporter._losses)
     dist.all_reduce(losses)
     return cast("list[float]", (losses / dist.get_world_size()).tolist())
 

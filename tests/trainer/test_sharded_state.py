@@ -66,8 +66,9 @@ def whole(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def digest(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """What tells apart the bits of each tensor."""
+    data = {name: value.contiguous().numpy().tobytes() for name, value in tensors.items()}
     return {
-        name: f"{list(value.shape)} {hashlib.sha256(value.contiguous().numpy()).hexdigest()[:8]}"
+        name: f"{list(value.shape)} {hashlib.sha256(data[name]).hexdigest()[:8]}"
         for name, value in tensors.items()
     }
 

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ranks import run_ranks
 from runs import Run, configuration
+from trainer import signals
 from trainer.stop import StopProtocol
 
 CPU = torch.device("cpu")
@@ -121,7 +122,7 @@ def test_the_first_announcement_counts(tmp_path: Path) -> None:
 
 def signalled() -> bool:
     stop = StopProtocol(HashStore(), Path("/none"), CPU)
-    stop.handle_signals()
+    signals.handle()
     before = stop.requested()
     os.kill(os.getpid(), signal.SIGTERM)
     return not before and stop.requested()

@@ -69,6 +69,27 @@ def test_all_faults_at_once() -> None:
                 " precision bf16 and batch.accumulation above 1: each)"
             ),
         ),
+        ({"checkpoint__every_steps": 0}, "checkpoint.every_steps: is 0 (allowed: from 1)"),
+        (
+            {"checkpoint__every_steps": None},
+            "checkpoint: has none (allowed: one of every_steps, every_s, mtbf_s)",
+        ),
+        (
+            {"checkpoint__every_s": 900},
+            (
+                "checkpoint: has every_steps and every_s (allowed: one of every_steps, every_s,"
+                " mtbf_s)"
+            ),
+        ),
+        (
+            {"checkpoint__every_steps": None, "checkpoint__every_s": 0},
+            "checkpoint.every_s: is 0.0 (allowed: above 0)",
+        ),
+        (
+            {"checkpoint__every_steps": None, "checkpoint__mtbf_s": -1},
+            "checkpoint.mtbf_s: is -1.0 (allowed: above 0)",
+        ),
+        ({"checkpoint__timeout_s": 0}, "checkpoint.timeout_s: is 0.0 (allowed: above 0)"),
         ({"version": 2}, "version: is 2 (allowed: 1)"),
         ({"version": True}, "version: is true (allowed: 1)"),
         ({"data__paths": "a"}, 'data.paths: is "a" (allowed: a list)'),

@@ -177,6 +177,29 @@ def test_explain_says_which_layer_won(cli: Cli, good: str) -> None:
     assert "(from default)" in out
 
 
+def test_explain_says_what_the_best_interval_rests_on(cli: Cli, good: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "clusters:\n  mine: {target: slurm, mean_time_between_failures: 30d}\n"
+    )
+    ask = ("explain", "checkpoint.every", good, "--set", "resources.nodes=4")
+    _, out, _ = cli(*ask)
+    assert "value: 100 (from default)" in out
+    assert "fails" not in out
+    _, out, _ = cli(*ask, "--set", "checkpoint.every=auto")
+    assert "a node fails every 154d on average (from default), the job every 38d12h" in out
+    _, out, _ = cli(*ask, "--set", "checkpoint.every=auto", "--clusters", "c.yaml", "--json")
+    assert json.loads(out)["mean_time_between_failures"] == {
+        "node_s": 30 * 86400,
+        "job_s": 7.5 * 86400,
+        "from": "profile mine (c.yaml:2:25)",
+    }
+
+
+def test_explain_knows_a_key_that_is_a_word_of_pythons(cli: Cli, good: str) -> None:
+    _, out, _ = cli("explain", "checkpoint.async", good, "--set", "checkpoint.async=true", "--json")
+    assert (json.loads(out)["value"], json.loads(out)["from"]) == (True, "--set")
+
+
 def test_a_profile_in_the_working_folder_needs_trust(cli: Cli, good: str, tmp_path: Path) -> None:
     clusters = "clusters:\n  here: {target: local, defaults: {train: {seed: 5}}}\n"
     (tmp_path / "clusters.yaml").write_text(clusters)

@@ -16,8 +16,8 @@ from orchestrator.contract import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-SHARED = ("ENV_", "EXIT_", "OUTCOME_", "KIND_", "METRICS_", "DRAIN_", "DONE_", "ATTEMPTS_",
-          "CHECKPOINTS_", "ERRORS_", "VERSION")  # fmt: skip
+SHARED = ("ENV_", "EXIT_", "OUTCOME_", "KIND_", "METRICS_", "LEDGER_", "DRAIN_", "DONE_",
+          "ATTEMPTS_", "CHECKPOINTS_", "ERRORS_", "VERSION")  # fmt: skip
 
 
 def load(path: str) -> ModuleType:
@@ -72,7 +72,7 @@ def test_the_files_are_those_of_the_page() -> None:
         paths.attempts / "N" / contract.OUTCOME_FILE, paths.attempts / "N" / contract.END_FILE,
         paths.attempts / "N" / contract.ERRORS_DIR / "rank-R.json",
         paths.attempts / "N" / contract.LOGS_DIR / "rank-R.log",
-        paths.checkpoints, paths.metrics, paths.done,
+        paths.checkpoints, paths.metrics, paths.ledger, paths.done,
     }  # fmt: skip
     assert {Path("/run", name) for name in table_column("The run folder")} == ours
 

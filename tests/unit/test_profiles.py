@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import FaultsError, UserError
-from orchestrator.profiles import (
-    ProfileSource,
-    config_folder,
-    embedded_profiles,
-    find_profiles,
-    trust,
-)
+from orchestrator.profiles import ProfileSource, embedded_profiles, find_profiles
+from orchestrator.trust import config_folder, trust
 
 FILE = "clusters:\n  mine: {target: local, runs_root: /data}\n"
 
@@ -153,6 +148,18 @@ def test_which_profile_holds_without_a_name(cwd: Path) -> None:
     assert source_of(FILE, cwd).choose().name == "mine"
 
 
+def test_how_often_the_nodes_of_a_cluster_fail(cwd: Path) -> None:
+    silent = source_of(FILE, cwd).choose()
+    assert silent.mean_time_between_failures == 154 * 86400
+    assert silent.origin("mean_time_between_failures") == "default"
+    told = source_of(
+        "clusters:\n  mine:\n    target: slurm\n    mean_time_between_failures: 30d\n", cwd
+    )
+    assert told.choose().mtbf_s(1) == 30 * 86400
+    assert told.choose().mtbf_s(4) == 7.5 * 86400
+    assert told.choose().origin("mean_time_between_failures") == "profile mine (c.yaml:4:5)"
+
+
 def test_an_unknown_profile_is_answered_with_what_was_meant(cwd: Path) -> None:
     with pytest.raises(UserError, match='no profile "min"; did you mean "mine"') as caught:
         source_of(FILE, cwd).choose("min")
@@ -182,6 +189,13 @@ def test_an_unknown_profile_is_answered_with_what_was_meant(cwd: Path) -> None:
             "unknown key",
             '"nodes"',
         ),
+        (
+            "clusters: {a: {target: local, mean_time_between_failures: 154}}",
+            "1:59",
+            "154 has no unit",
+            "154h",
+        ),
+        ("clusters: {a: {target: local, mean_time_between: 9d}}", "1:31", "unknown", '"mean_time_'),
         ("default: b\nclusters: {a: {target: local}}", "1:10", 'no profile "b"', "name one"),
         ("default: [a]\nclusters: {a: {target: local}}", "1:10", "no profile", "name one"),
         ("clusters: {a: {target: local}, a: {target: slurm}}", "1:32", "already", "remove one"),

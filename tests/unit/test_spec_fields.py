@@ -71,6 +71,9 @@ def test_paths_are_there_once_and_in_the_order_of_the_tree() -> None:
             "none",
         ),
         ("parallelism.wrap.classes", "list of names of classes", "[]"),
+        ("checkpoint.every", "number of steps, duration such as 15m, or auto", "100"),
+        ("checkpoint.async", "true or false", "false"),
+        ("timeouts.checkpoint", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "30m"),
         ("train.optimizer.betas", "list of two numbers, each from 0 to below 1", "[0.9, 0.95]"),
         ("train.optimizer.lr", "number above 0 to 100", "0.0003"),
         ("train.data.text", "path or list of paths, globs allowed", "none"),
@@ -81,6 +84,12 @@ def test_paths_are_there_once_and_in_the_order_of_the_tree() -> None:
 def test_types_and_defaults_in_words(path: str, type_: str, default: str) -> None:
     info = find_field(path)
     assert (info.type, info.default) == (type_, default)
+
+
+def test_nothing_is_allowed_only_where_it_says_so() -> None:
+    assert find_field("parallelism.fsdp.reshard_after_forward").optional
+    assert find_field("train.evaluation.every").optional
+    assert not find_field("checkpoint.every").optional  # one of two types, and none of them null
 
 
 @pytest.mark.parametrize(

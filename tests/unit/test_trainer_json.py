@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.plan import make_plan
-from orchestrator.profiles import embedded_profiles
+from orchestrator.profiles import ClusterProfile, embedded_profiles
 from orchestrator.source import parse_document
 from trainer.config import parse_config
-from worlds import STRATEGIES, WORLD, accepted, faults_of, plan_of, trainer_json
+from worlds import STRATEGIES, WORLD, accepted, faults_of, plan_of, spec_of, trainer_json
+
+INTERVAL = ("every_steps", "every_s", "mtbf_s")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,64 @@ def test_what_lies_on_the_cpu_is_summed_by_gloo(options: str, backend: str, expe
 )
 def test_how_many_steps_may_be_left_out(sets: list[str], expected: dict[str, Any]) -> None:
     assert trainer_json("strategy: ddp", *sets)["nonfinite"] == expected
+
+
+@pytest.mark.parametrize(
+    ("sets", "interval"),
+    [
+        ([], (100, None, None)),
+        (["checkpoint.every=1000"], (1000, None, None)),
+        (["checkpoint.every=15m"], (None, 900, None)),
+        (["checkpoint.every=1-12:00:00"], (None, 129600, None)),
+        # 154 days for a node, and WORLD has two.
+        (["checkpoint.every=auto"], (None, None, 77 * 86400)),
+        (["checkpoint.every=auto", "resources.nodes=154"], (None, None, 86400)),
+    ],
+)
+def test_one_of_steps_seconds_and_failures_says_when(
+    sets: list[str], interval: tuple[float | None, ...]
+) -> None:
+    config = trainer_json("strategy: ddp", *sets)
+    assert tuple(config["checkpoint"][key] for key in INTERVAL) == interval
+    taken = parse_config(config, "trainer.json").checkpoint
+    assert tuple(getattr(taken, key) for key in INTERVAL) == interval
+
+
+def test_how_often_nodes_fail_comes_from_the_profile() -> None:
+    fragile = ClusterProfile.model_validate(
+        {"name": "a", "target": "slurm", "mean_time_between_failures": "10d"}
+    )
+    spec = spec_of("strategy: ddp", "checkpoint.every=auto")
+    assert make_plan(spec, fragile).trainer["checkpoint"]["mtbf_s"] == 5 * 86400
+
+
+@pytest.mark.parametrize(
+    ("strategy", "auto"),
+    [
+        ("ddp", "full"),
+        ("no_shard", "full"),
+        ("full_shard", "sharded"),
+        ("shard_grad_op", "sharded"),
+        ("hybrid_shard", "sharded"),
+    ],
+)
+def test_the_layout_follows_the_strategy_unless_it_is_given(strategy: str, auto: str) -> None:
+    chosen = f"strategy: {strategy}"
+    assert trainer_json(chosen)["checkpoint"]["format"] == auto
+    for layout in ("full", "sharded", "both"):
+        given = trainer_json(chosen, f"checkpoint.format={layout}")
+        assert given["checkpoint"]["format"] == layout
+
+
+def test_the_rest_of_what_is_said_about_checkpoints() -> None:
+    sets = ["checkpoint={async: true, on_failure: continue, keep: 1, keep_best: false}"]
+    sets += ["timeouts.checkpoint=2h", "timeouts.shutdown=10m", "train.logging.samples=true"]
+    config = parse_config(trainer_json("strategy: ddp", *sets), "trainer.json")
+    saving = config.checkpoint
+    assert (saving.asynchronous, saving.on_failure, saving.timeout_s) == (True, "continue", 7200)
+    assert (saving.keep, saving.keep_best, saving.resume) == (1, False, "auto")
+    assert config.shutdown_timeout_s == 600
+    assert config.logging.samples
 
 
 FORMATS = st.sampled_from(["fp32", "bf16", "fp16"])

@@ -34,10 +34,13 @@ def faults_of(options: str, *sets: str, text: str = WORLD) -> tuple[Fault, ...]:
     return ()
 
 
-def plan_of(options: str, *sets: str) -> LaunchPlan:
+def spec_of(options: str, *sets: str) -> JobSpec:
     text = f"{WORLD}parallelism: {{{options}}}\n"
-    spec = resolve_job(parse_document(text.encode(), "job.yaml"), sets=sets).spec
-    return make_plan(spec, embedded_profiles().choose("local"))
+    return resolve_job(parse_document(text.encode(), "job.yaml"), sets=sets).spec
+
+
+def plan_of(options: str, *sets: str) -> LaunchPlan:
+    return make_plan(spec_of(options, *sets), embedded_profiles().choose("local"))
 
 
 def trainer_json(options: str, *sets: str) -> dict[str, Any]:
