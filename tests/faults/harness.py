@@ -28,9 +28,9 @@ BOUND_S = 30.0
 LEFT_BEHIND_S = 10.0
 NO_STEPS = ("start", "load", "finding")
 NOTHING_LOST = (*NO_STEPS, "prune", "exit", "done")
-# The ranks have not met yet, by the first group or by that of checkpoints, so that the others wait
-# for one that never comes. As torchrun does, they are told then.
-UNNOTICED = ("start", "load")
+# The ranks have not met yet, so the others wait for one that never comes. They are told, as
+# torchrun does, and then leave at once by what the signal does, or after some seconds with 1.
+UNNOTICED = ("start",)
 
 
 class Account(NamedTuple):
@@ -94,7 +94,7 @@ def _time_of_kill(run: Run, attempt: int, kill: Kill, ended: list[Ended]) -> flo
     assert ended[kill.rank].exit_code == -signal.SIGKILL, (kill, run.errors(attempt))
     others = [end for rank, end in enumerate(ended) if rank != kill.rank]
     # An error would be that it did not end in time; a code, that it was killed or aborted.
-    may = (0, -signal.SIGTERM) if kill.place in UNNOTICED else (0,)
+    may = (0, 1, -signal.SIGTERM) if kill.place in UNNOTICED else (0,)
     assert not [end for end in others if end.error or end.exit_code not in may], ended
     assert all(error["kind"] == "failure" for error in run.errors(attempt))
     told = json.loads(mark_of(run, attempt).read_text())
