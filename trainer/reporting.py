@@ -99,15 +99,14 @@ class Reporter:
     def _sum(self) -> tuple[list[float], list[float]]:
         """Means over ranks: the loss of each step, and the seconds of a step in each interval.
 
-        Added up by rank: the order in which a reduction adds depends on how much is reduced, and
-        so the last bit of a loss would depend on what it is reported with.
+        Summed in fp64, which is exact for numbers of fp32: in fp32 the order of the sum, and so the
+        last digit of a step's loss, would depend on which other steps are in the report.
         """
         seconds = [interval.training_s / interval.num_steps for interval in self._intervals]
         own_s = torch.tensor(seconds, device=self._losses[0].device)
-        own = torch.cat([torch.stack(self._losses).float(), own_s])
-        every = [torch.empty_like(own) for _ in range(self._contract.world_size)]
-        dist.all_gather(every, own)
-        means: list[float] = torch.stack(every).double().mean(dim=0).tolist()
+        sums = torch.cat([torch.stack(self._losses).double(), own_s.double()])
+        dist.all_reduce(sums)
+        means = (sums / self._contract.world_size).float().tolist()
         return means[: len(self._losses)], means[len(self._losses) :]
 
     def _judge(
