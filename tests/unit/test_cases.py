@@ -63,6 +63,7 @@ CASES = {
     "T18": "a stop is not heard in an evaluation, or before the first step",
     "T19": "one rank leaves alone",
     "T20": "the time to stop is shorter than a checkpoint",
+    "T21": "a restart meets the old store, or nobody listens",
     "T27": "initialisation without memory breaks ties",
     "T28": "frozen parameters break sharding",
     "T29": "a step of NaN poisons the weights and pushes the good checkpoints out",
@@ -75,7 +76,7 @@ LATER = {
     **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T15", "T16"), "checkpoints, stops and restarts"),
-    **dict.fromkeys((f"T{n}" for n in range(21, 27)), "checkpoints, stops and restarts"),
+    **dict.fromkeys((f"T{n}" for n in range(22, 27)), "checkpoints, stops and restarts"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }
 """What a later release tests."""
