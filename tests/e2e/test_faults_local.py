@@ -132,6 +132,7 @@ def assert_equal(job: Job, straight: Job) -> None:
         (0, "publish", 8, "kill node"),
     ],
 )
+@pytest.mark.case("T21")
 def test_after_a_kill_the_end_is_equal(
     job: Job, straight: Job, rank: int, phase: str, step: int, act: str
 ) -> None:
@@ -179,6 +180,16 @@ def test_after_a_drain_the_end_is_equal(job: Job, straight: Job) -> None:
     job.act = {"rank": 1, "phase": "step", "step": 6, "act": "drain"}
     assert job.run().state is State.DONE, job.logs()
     assert job.codes() == [75, 0]
+    assert_equal(job, straight)
+
+
+@pytest.mark.case("T18")
+def test_after_a_drain_before_the_first_step_the_end_is_equal(job: Job, straight: Job) -> None:
+    job.act = {"rank": 2, "phase": "build", "step": 0, "act": "drain"}
+    assert job.run().state is State.DONE, job.logs()
+    assert job.codes() == [75, 0]
+    outcome = json.loads(RunPaths(job.run_dir).outcome(1).read_bytes())
+    assert (outcome["outcome"], outcome["step"]) == ("drained", 0)
     assert_equal(job, straight)
 
 

@@ -65,6 +65,7 @@ CASES = {
     "T18": "a stop is not heard in an evaluation, or before the first step",
     "T19": "one rank leaves alone",
     "T20": "the time to stop is shorter than a checkpoint",
+    "T21": "a restart meets the old store, or nobody listens",
     "T22": "an asynchronous save clashes with training's group",
     "T23": "a resume takes an incomplete checkpoint",
     "T24": "rank 0 gathers the state of all ranks",
@@ -81,7 +82,6 @@ LATER = {
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
     **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
-    "T21": "restarts",
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }
 """What a later release tests."""
