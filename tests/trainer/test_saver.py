@@ -110,6 +110,24 @@ def test_a_kill_while_writing_leaves_the_one_before(
     assert not [path for path in run.checkpoint_dir.iterdir() if path.name.startswith(".")]
 
 
+def die_while_the_other_writes(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("step", 3) and on_rank(1):
+        (run.root / "dying").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (name, step) == ("publish", 2) and in_thread():
+        wait_for(run.root / "dying")
+        time.sleep(1)  # the training of this rank fails meanwhile
+
+
+def test_what_is_nearly_written_when_the_training_fails_is_published(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    ended = run.start(beside(), listener=die_while_the_other_writes)
+    assert [end.exit_code for end in ended] == [0, -signal.SIGKILL]
+    assert ended[0].value == 1
+    assert sorted(all_contents(run)) == [2]
+    assert [event["step"] for event in run.events("checkpoint")] == [2]
+
+
 def note(run: Run, name: str, step: int) -> None:
     """The order of what rank 0 does, in both threads."""
     if on_rank(0) and name in ("save", "publish", "prune", "exit"):
