@@ -69,11 +69,11 @@ class Saver:
         """
         if self._flight is not None:
             phase.enter("save", progress.step)  # the wait may be longer than a step
+        phase.enter("save", progress.step)  # also the wait may take longer than a step
         self.finish()
         if progress.step == self._saved_step:
             return
         aside = self._config.checkpoint.asynchronous and not final
-        phase.enter("save", progress.step)
         began = perf_counter()
         staged = self._stage(progress, aside=aside)
         manifest = manifest_of(progress, last_step, self._config, self._contract, staged.format)
