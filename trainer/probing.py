@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 import uuid
 from pathlib import Path
@@ -49,7 +50,7 @@ def _write(path: Path, token: str, who: str) -> Exception | None:
     """Write the token there; returns what all ranks raise if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_synced(path, lambda file: file.write(token.encode()), time.monotonic() + 60)
+        write_synced(path, lambda file: file.write(token.encode()), math.inf)
     except OSError as error:
         said = f"{who}: {error.filename or path}: {error.strerror or error}"
         if error.errno in LASTING:

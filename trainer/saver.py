@@ -87,7 +87,7 @@ class Saver:
 
     def notice(self) -> None:
         """Tell of a checkpoint that has meanwhile been published; waits for nothing."""
-        if self._flight is not None and self._flight.is_published():
+        if self._flight is not None and self._flight.published:
             self._tell_of(self._flight)
 
     def finish(self, *, final: bool = False) -> None:
@@ -96,23 +96,25 @@ class Saver:
         Raises CheckpointNotWritten if it failed, on all ranks, unless checkpoint.on_failure says to
         go on and it was not the final one; Superseded, TookTooLong or NoAnswer in any case.
         """
-        flight, self._flight = self._flight, None
+        flight = self._flight
         if flight is None:
             return
         try:
             flight.wait()
+            self._saved_step, self.last_s = flight.step, flight.seconds
         except CheckpointNotWritten as error:
             if final or self._config.checkpoint.on_failure == "stop":
                 raise
             self._tell("checkpoint_failed", flight.step, reason=str(error))
-            return
-        self._saved_step, self.last_s = flight.step, flight.seconds
-        self._tell_of(flight)
+        finally:
+            self.notice()
+            self._flight = None
 
     def close(self) -> None:
         """Give a checkpoint that is on its way a last chance, when the training has failed."""
         if self._flight is not None:
             self._flight.join(LAST_WAIT_S)
+            self.notice()
 
     def _tell_of(self, flight: Flight) -> None:
         if not flight.told:

@@ -6,14 +6,29 @@ from __future__ import annotations
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saves import FORMATS, STRATEGIES, all_contents, beside, in_thread, job, on_rank, wait_for
+from torch import Tensor
 
-from runs import Listener, Run
+from ranks import run_ranks
+from runs import Listener, Run, in_group
+from saves import (
+    FORMATS,
+    RANKS,
+    STRATEGIES,
+    all_contents,
+    beside,
+    in_thread,
+    job,
+    on_rank,
+    wait_for,
+)  # fmt: skip
 from trainer import checkpoint
+from trainer.loop import Trainer
+from trainer.staging import Staging
 
 MANY = [pytest.param(s, f, id=f"{s}-{f}") for s in STRATEGIES for f in FORMATS]
 
@@ -95,6 +110,24 @@ def test_a_kill_while_writing_leaves_the_one_before(
     assert not [path for path in run.checkpoint_dir.iterdir() if path.name.startswith(".")]
 
 
+def die_while_the_other_writes(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("step", 3) and on_rank(1):
+        (run.root / "dying").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (name, step) == ("publish", 2) and in_thread():
+        wait_for(run.root / "dying")
+        time.sleep(1)  # the training of this rank fails meanwhile
+
+
+def test_what_is_nearly_written_when_the_training_fails_is_published(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    ended = run.start(beside(), listener=die_while_the_other_writes)
+    assert [end.exit_code for end in ended] == [0, -signal.SIGKILL]
+    assert ended[0].value == 1
+    assert sorted(all_contents(run)) == [2]
+    assert [event["step"] for event in run.events("checkpoint")] == [2]
+
+
 def note(run: Run, name: str, step: int) -> None:
     """The order of what rank 0 does, in both threads."""
     if on_rank(0) and name in ("save", "publish", "prune", "exit"):
@@ -128,3 +161,49 @@ def test_one_at_a_time_and_none_is_removed_before_it_is_published(
         assert (run.root / f"publish-{step}").read_text() == names[step - 1]
         assert (run.root / f"prune-{step}").read_text() == f"{names[step - 1]} {names[step]}"
     assert run.checkpoints() == [names[3]]
+
+
+def gathered(run: Run, aside: bool) -> tuple[int, int, int]:
+    """How many whole tensors this rank has at a time, its files, and the copies that it keeps."""
+
+    def use(trainer: Trainer) -> tuple[int, int, int]:
+        trainer.advance()
+        layout, alive, most = trainer.parallel.layout, [], 0
+        make_whole = layout.whole
+
+        def whole(name: str, part: Tensor) -> Tensor:
+            nonlocal most
+            tensor = make_whole(name, part)
+            alive.append(weakref.ref(tensor))
+            most = max(most, sum(ref() is not None for ref in alive))
+            return tensor
+
+        layout.whole = whole  # type: ignore[method-assign]
+        stage = Staging(
+            trainer.parallel, trainer.optimizer, trainer.settings, trainer.peers, "full"
+        )
+        staged = stage(trainer.progress, aside=aside)
+        return most, len(staged.parts), len(stage._buffers)
+
+    config = job("full_shard", model__dropout=0.0)
+    found: tuple[int, int, int] = in_group(run, [config], use)[0]
+    return found
+
+
+@pytest.mark.case("T24")
+def test_ranks_gather_one_tensor_at_a_time_and_keep_none(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_text()
+    run.attempt_dir().mkdir(parents=True)
+    # gloo's thread may let go of a tensor only when the next one is there already.
+    first, other = run_ranks(RANKS, gathered, run, True)
+    assert first[0] <= 2
+    assert first[1] == 3
+    assert first[2] > 4 * 10  # a weight, its two moments and its number of steps
+    assert other[0] <= 2
+    assert other[1:] == (0, 0)
+    first, other = run_ranks(RANKS, gathered, run, False)
+    assert first[0] > 4 * 10  # it keeps all, to write them now
+    assert first[1:] == (3, 0)
+    assert other[0] <= 2
+    assert other[1:] == (0, 0)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saves import all_contents, beside, in_thread, job, on_rank, wait_for
 
 from runs import Listener, Run
+from saves import all_contents, beside, in_thread, job, on_rank, wait_for
 from trainer.checkpoint import name_of
 
 SECOND, FOURTH = name_of(2, 1), name_of(4, 1)
