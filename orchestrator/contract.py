@@ -23,6 +23,8 @@ RENDERED_DIR = "rendered"
 ATTEMPTS_DIR = "attempts"
 OWNER_FILE = "owner.json"
 DRAIN_FILE = "drain"
+HANG_FILE = "hang"
+HANGS_DIR = "hangs"
 OUTCOME_FILE = "outcome.json"
 ERRORS_DIR = "errors"
 END_FILE = "end.json"
@@ -39,6 +41,7 @@ OUTCOME_DONE = "done"
 OUTCOME_DRAINED = "drained"
 KIND_CONFIGURATION = "configuration"
 KIND_FAILURE = "failure"
+KIND_HANG = "hang"
 
 EXIT_DONE = 0
 EXIT_FAILED = 1

@@ -109,6 +109,7 @@ def _model(model: Model) -> dict[str, Any]:
         "tied": model.tied,
         "factory": model.factory,
         "args": model.args,
+        "init": model.init,
     }
 
 

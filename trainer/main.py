@@ -25,8 +25,11 @@ from trainer.contract import (
     OUTCOME_DRAINED,
     ConfigurationError,
     Contract,
+    record_collectives,
 )
 from trainer.elastic import for_world
+from trainer.limits import group_timeout_s
+from trainer.watchdog import Watchdog
 
 if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuration comes first
     import torch
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
+RECORDED_COLLECTIVES = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,9 +89,14 @@ def run(config_file: Path, contract: Contract) -> None:
 def _train(config: TrainerConfig, contract: Contract) -> None:
     signals.handle()
     phase.enter("start", 0)
-    device = _device(config, contract)
-    with process_group(config, contract) as store:
-        _train_in_group(config, contract, store, device)
+    watchdog = Watchdog(config, contract)
+    watchdog.start()
+    try:
+        device = _device(config, contract)
+        with process_group(config, contract) as store:
+            _train_in_group(config, contract, store, device)
+    finally:
+        watchdog.finish()
 
 
 def _train_in_group(
@@ -153,14 +162,15 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
 def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     """The default process group while the block runs; gives the rendezvous store.
 
-    step_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
+    group_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
     that holds the group, as a DDP model does, may outlive the block: such a holder would end the
     group with Python's lock held and wait for threads that may need the lock.
     """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    timeout = datetime.timedelta(seconds=config.step_timeout_s)
+    record_collectives(RECORDED_COLLECTIVES)
+    timeout = datetime.timedelta(seconds=group_timeout_s(config))
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         if (rank, world_size) != (contract.rank, contract.world_size):

@@ -31,6 +31,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -47,6 +48,10 @@ from typing import Any, NoReturn, TypeVar
 
 EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EXIT_CONFIGURATION, EXIT_HANG = 0, 1, 75, 78, 79
 KILL_GRACE_S = 5.0  # from SIGTERM to torchrun to SIGKILL, once the attempt is lost
+STACKS_S = 2.0  # from asking the processes of a hanging attempt for their stacks to reading them
+HANG_GRACE_S = 30.0  # for the ranks of a hanging attempt to report and to end by themselves
+PULSE_S = 5.0  # between two looks at whether the ranks' watchdogs run
+SILENCE_S = 30.0  # after its time limit, in which a watchdog that runs would have acted
 FAILURE_GRACE_S = 30.0  # for torchrun to end by itself after one of its ranks reported an error
 JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
@@ -55,6 +60,8 @@ GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may
 TICK_S = 0.1
 LINE_LIMIT = 65536  # bytes of one message
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
+# Files of Python's own library and of torch, whose frames do not say where a program is.
+LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/(?!torch/))|^<")
 AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the program never sees it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SIOCGIFCONF, IFREQ_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq of 64 bits, netdevice(7)
@@ -94,7 +101,7 @@ class Result:
     node: int
     host: str
     code: int
-    kind: str = ""  # "configuration" or "failure" where a rank said so, or "undrained"
+    kind: str = ""  # "configuration", "failure" or "hang" where a rank said so, or "undrained"
     rank: int | None = None
     message: str = ""  # one line
     detail: str = ""  # the lines after it
@@ -558,6 +565,8 @@ class Agent:
         self.ranks = range(args.node_rank * args.nproc, (args.node_rank + 1) * args.nproc)
         self.began, self.stopping = time.monotonic(), ""
         self.undrained: Result | None = None
+        self.hang: Hang | None = None
+        self.pulses = Pulses()
         self.term_at, self.kill_at, self.drain_at = float("inf"), float("inf"), float("inf")
         self.drain_limit_s = float(args.shutdown_timeout_s)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -595,6 +604,7 @@ class Agent:
             end_descendants()
             return self._result(code)
         now = time.monotonic()
+        self._watch_for_hang(now)
         self._drain(now)
         if self.kill_at < now:
             self.process.kill()
@@ -615,6 +625,27 @@ class Agent:
             self.stop(f"not drained within {self.drain_limit_s:g} s")
         elif self.term_at == float("inf") and self._errors():
             self.term_at = now + FAILURE_GRACE_S
+
+    def _watch_for_hang(self, now: float) -> None:
+        if self.hang is not None:
+            if self.hang.is_over(now):
+                for pid in self._rank_pids().values():
+                    kill(pid, signal.SIGKILL)
+        elif os.path.exists(self.dir / "hang"):
+            say(f"attempt {self.attempt} hangs: the ranks report into {self.dir / 'hangs'}")
+            self.hang = Hang(self.dir, self.args.host, self._rank_pids())
+        elif silent := self.pulses.silent(now, self._known_pids()):
+            self._mark(*silent)
+
+    def _known_pids(self) -> dict[int, int]:
+        return {self.ranks[0]: self.process.pid} if self.args.direct else dict(self.watch.found)
+
+    def _mark(self, rank: int, quiet_s: float) -> None:
+        try:
+            mark_as_hanging(self.dir, self.args.host, rank, quiet_s)
+        except OSError as error:
+            say(f"cannot write {self.dir / 'hang'}: {error}")
+            self.stop(f"rank {rank} has not run for {quiet_s:g} s")
 
     def _ask_to_drain(self, drain: Path) -> None:
         say(f"draining attempt {self.attempt} {self.signals.received}")
@@ -648,8 +679,12 @@ class Agent:
     def _result(self, code: int) -> Result:
         errors = self._errors()
         faults = [r for r, e in errors.items() if e.get("kind") == "configuration"]
+        hung = [r for r, e in errors.items() if e.get("kind") == "hang"]
         if code == 0 and not faults:
             return self._fault(0, "", None, "", self.elapsed_s())
+        if not faults and not hung and self.hang and (fault := self.hang.fault()):
+            return self._fault(code, "hang", *fault, self.elapsed_s())
+        faults = faults or hung
         if self.undrained and not faults:
             return self.undrained
         rank, at, words = self.watch.first or (next(iter(errors), None), self.elapsed_s(), "")
@@ -892,21 +927,180 @@ class Echo(threading.Thread):
         self.join(timeout=HELLO_TIMEOUT_S)
 
 
+# --- a hang ------------------------------------------------------------------------------------
+
+
+class Hang:
+    """What this node adds to the reports of the ranks once a watchdog has made the file `hang`:
+    how their processes stand, and the stacks of those whose own thread cannot write them.
+
+    Built, it asks for the stacks. What is stopped goes on, so that it can answer.
+    """
+
+    def __init__(self, attempt_dir: Path, host: str, pids: dict[int, int]) -> None:
+        self.dir, self.host, self.began = attempt_dir / "hangs", host, time.monotonic()
+        self.seen = {
+            rank: [look_at(pid), *(look_at(p) for p, _ in descendants(pid))]
+            for rank, pid in pids.items()
+        }
+        self.written = False
+        for process in (process for tree in self.seen.values() for process in tree):
+            if process["answers"]:
+                kill(process["pid"], signal.SIGQUIT)
+            if process["state"].startswith("T"):
+                kill(process["pid"], signal.SIGCONT)
+
+    def is_over(self, now: float) -> bool:
+        """Does what is due; whether the ranks are to be ended now."""
+        if not self.written and now - self.began > STACKS_S:
+            self.written = True
+            try:
+                self.write()
+            except OSError as error:
+                say(f"cannot write into {self.dir}: {error}")
+        late = now - self.began > HANG_GRACE_S
+        return late or (self.written and os.path.exists(self.dir / "verdict.json"))
+
+    def write(self) -> None:
+        """Writes what was seen of each rank, and the stacks."""
+        self.dir.mkdir(exist_ok=True)
+        for rank, (process, *below) in self.seen.items():
+            name = f"rank-{rank:05}"
+            for child in below:
+                child["at"] = self._save(child["pid"], f"{name}.below-{child['pid']}.stacks.txt")
+            at = self._save(process["pid"], f"{name}.stacks.txt")
+            said = {"version": 1, "rank": rank, "host": self.host, **process, "at": at}
+            words = [below_words(child) for child in below]
+            write_json(self.dir / f"{name}.process.json", {**said, "below": words})
+
+    def _save(self, pid: int, name: str) -> str:
+        """Keeps the stacks of a process, which may have written later ones; where it is."""
+        text = sheet_of(pid).partition("\n")[2]
+        if text:
+            (self.dir / name).write_text(text, encoding="utf-8")
+        return place_in(text)
+
+    def fault(self) -> tuple[int, str] | None:
+        """A rank of this node that could not report, and why, where no rank has compared them."""
+        if os.path.exists(self.dir / "verdict.json"):
+            return None
+        for rank, (process, *_) in self.seen.items():
+            if not os.path.exists(self.dir / f"rank-{rank:05}.json"):
+                at = place_in(sheet_text(self.dir / f"rank-{rank:05}.stacks.txt"))
+                text = f"no progress: its process was in state {process['state']} and Python ran in"
+                return rank, f"{text} none of its threads; {at or 'no stacks'}; see {self.dir}"
+        return None
+
+
+def look_at(pid: int) -> Message:
+    """How a process stands (proc(5)), and whether it writes its stacks when asked to."""
+    lines = sheet_text(Path(f"/proc/{pid}/status")).splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    caught = int(status.get("SigCgt", "0"), 16)
+    return {
+        "pid": pid,
+        "name": status.get("Name", "?"),
+        "state": status.get("State", "? (gone)"),
+        "wchan": sheet_text(Path(f"/proc/{pid}/wchan")),
+        "answers": bool(caught >> (signal.SIGQUIT - 1) & 1),
+    }
+
+
+def below_words(process: Message) -> str:
+    """A process that a rank has started, in words."""
+    words = f"process {process['pid']} ({process['name']}, state {process['state']}"
+    words += f", in {process['wchan']})" if process["wchan"].strip("0") else ")"
+    return f"{words} at {process['at']}" if process["at"] else words
+
+
+def sheet_text(path: Path) -> str:
+    """The text of a small file, "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_LIMIT).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def sheet_of(pid: int) -> str:
+    """What a process has written on its sheet of memory (trainer/stacks.py), "" if it has none."""
+    wanted, folder = f"/memfd:orchestrate-stacks-{pid} (deleted)", f"/proc/{pid}/fd"
+    try:
+        found = [n for n in os.listdir(folder) if os.readlink(f"{folder}/{n}") == wanted]
+    except OSError:
+        return ""  # it has ended, or a file was closed meanwhile
+    return sheet_text(Path(folder, found[0])) if found else ""
+
+
+def place_in(text: str) -> str:
+    """Where the main thread is, as "FILE:LINE in FUNCTION", by the stacks that faulthandler wrote;
+    "" if they do not say. What is not of torch or Python itself comes first."""
+    main = text.rpartition("(most recent call first):")[2]  # it began first, so it comes last
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', main, re.MULTILINE)
+    own = [frame for frame in frames if not LIBRARY.search(frame[0])]
+    return "{}:{} in {}".format(*(own or frames)[0]) if frames else ""
+
+
+class Pulses:
+    """Finds the rank whose watchdog does not run: it cannot notice that it hangs itself. Time is
+    counted in looks, so that a job that was suspended as a whole has lost none."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.heard: dict[int, tuple[str, int]] = {}  # a rank's last beat, and the looks since
+
+    def silent(self, now: float, pids: dict[int, int]) -> tuple[int, float] | None:
+        """A rank that has been silent beyond its limit, and for how many seconds."""
+        if now < self.due:
+            return None
+        self.due = now + PULSE_S
+        for rank, pid in pids.items():
+            beat = sheet_of(pid).partition("\n")[0]
+            before, looks = self.heard.get(rank, ("", 0))
+            looks = looks + 1 if beat == before else 0
+            self.heard[rank] = beat, looks
+            limit_s = float(beat.split()[1]) if beat else 0.0
+            if limit_s and looks * PULSE_S > limit_s + SILENCE_S:
+                return rank, looks * PULSE_S
+        return None
+
+
+def mark_as_hanging(attempt_dir: Path, host: str, rank: int, quiet_s: float) -> None:
+    """Does what the watchdog of a rank would have done; raises OSError."""
+    said = {"version": 1, "rank": rank, "host": host, "quiet_s": quiet_s}
+    write_json(attempt_dir / "hang", said)
+
+
+def why_hanging(attempt_dir: Path) -> str:
+    """Why the attempt is ended as a hang, "" if it is not."""
+    if not os.path.exists(attempt_dir / "hang"):
+        return ""
+    verdict, mark = (read_json(attempt_dir / n) for n in ("hangs/verdict.json", "hang"))
+    text = (
+        f"rank {mark.get('rank')} on {mark.get('host')} made no progress; see {attempt_dir}/hangs"
+    )
+    return str(verdict.get("message") or text)
+
+
 # --- one attempt -------------------------------------------------------------------------------
 
 
-def decide(results: list[Result], outcome: str, local_size: int = 1) -> Message:
+def decide(results: list[Result], outcome: str, local_size: int = 1, hang: str = "") -> Message:
     """What end.json says: code, reason (one line, more in `detail`), and who was first at fault.
-    The code is the gravest: configuration, failed, requeue, done. `local_size` of those that sent
-    the results are on one node."""
+    The code is the gravest: configuration, hang, failed, requeue, done. `local_size` of those that
+    sent the results are on one node. `hang`: why the attempt was ended as one, if it was."""
     results = sorted(results, key=lambda r: r.at)
-    faulty = [r for r in results if r.kind == "configuration"] or [r for r in results if r.code]
+    graver = [[r for r in results if r.kind == kind] for kind in ("configuration", "hang")]
+    faulty = graver[0] or graver[1] or [r for r in results if r.code]
     if not faulty:
         code = {"done": EXIT_DONE, "drained": EXIT_REQUEUE}.get(outcome, EXIT_FAILED)
         reason = outcome or "the ranks ended with 0 but rank 0 left no outcome.json"
         return ending(code, reason)
     first = faulty[0]
-    code = EXIT_CONFIGURATION if first.kind == "configuration" else EXIT_FAILED
+    if hang and not graver[0] and not graver[1]:
+        return ending(EXIT_HANG, *shortened(hang))
+    codes = {"configuration": EXIT_CONFIGURATION, "hang": EXIT_HANG}
+    code = codes.get(first.kind, EXIT_FAILED)
     node = first.node // local_size
     who = f"node {node} ({first.host})"
     who = who if first.rank is None else f"rank {first.rank} on {who}"
@@ -941,7 +1135,8 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         leave = fault if isinstance(fault, Leave) else Leave(EXIT_FAILED, f"node 0: {fault}")
         head.broadcast({"end": leave.code, "reason": leave.reason})
         raise leave from None
-    return finish(head, agent, decide(results, outcome_of(agent.dir), args.local_world_size))
+    outcome, hang = outcome_of(agent.dir), why_hanging(agent.dir)
+    return finish(head, agent, decide(results, outcome, args.local_world_size, hang))
 
 
 def check_gpus(head: Head) -> None:

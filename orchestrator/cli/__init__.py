@@ -32,6 +32,7 @@ COMMANDS = {
     "render": "render",
     "submit": "submit",
     "status": "status",
+    "checkpoints": "checkpoints",
     "logs": "logs",
     "watch": "watch",
     "wait": "wait",

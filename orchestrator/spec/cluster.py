@@ -142,7 +142,8 @@ class Timeouts(Part):
     )
     step: Duration = duration(
         "30m",
-        "Longest wait of a rank for the others in a step: the timeout of the process group.",
+        "Longest time without progress in a step, in an evaluation's batch or in a wait for data. "
+        "After it every rank says where it is, and the attempt ends as a hang.",
     )
     checkpoint: Duration = duration(
         "30m",

@@ -18,7 +18,8 @@ from orchestrator.contract import RunPaths, drain_limit_s
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 SHARED = ("ENV_", "EXIT_", "OUTCOME_", "KIND_", "METRICS_", "LEDGER_", "DRAIN_", "DONE_",
-          "ATTEMPTS_", "CHECKPOINTS_", "ERRORS_", "GRACE_", "VERSION")  # fmt: skip
+          "ATTEMPTS_", "CHECKPOINTS_", "ERRORS_", "GRACE_", "HANG_", "HANGS_",
+          "VERSION")  # fmt: skip
 
 
 def load(path: str) -> ModuleType:
@@ -72,6 +73,7 @@ def test_the_files_are_those_of_the_page() -> None:
         paths.attempts / "N" / contract.OWNER_FILE, paths.attempts / "N" / contract.DRAIN_FILE,
         paths.attempts / "N" / contract.OUTCOME_FILE, paths.attempts / "N" / contract.END_FILE,
         paths.attempts / "N" / contract.ERRORS_DIR / "rank-R.json",
+        paths.attempts / "N" / contract.HANG_FILE, paths.attempts / "N" / contract.HANGS_DIR,
         paths.attempts / "N" / contract.LOGS_DIR / "rank-R.log",
         paths.checkpoints, paths.metrics, paths.ledger, paths.grace, paths.done,
     }  # fmt: skip
@@ -80,7 +82,10 @@ def test_the_files_are_those_of_the_page() -> None:
 
 def test_the_page_has_the_words_of_outcomes_and_errors() -> None:
     outcomes = f'"outcome": "{contract.OUTCOME_DONE}" | "{contract.OUTCOME_DRAINED}"'
-    kinds = f'"kind": "{contract.KIND_CONFIGURATION}" | "{contract.KIND_FAILURE}"'
+    kinds = '"kind": ' + " | ".join(
+        f'"{kind}"'
+        for kind in (contract.KIND_CONFIGURATION, contract.KIND_FAILURE, contract.KIND_HANG)
+    )
     assert outcomes in PAGE
     assert kinds in PAGE
     assert f"`{contract.METRICS_TAG}`" in PAGE
