@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from trainer import phase
+
 MANIFEST = "manifest.json"
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})-attempt-(\d{5})")
@@ -130,6 +132,7 @@ def verify(path: Path) -> Manifest:
 def verify_files(path: Path, files: Files) -> None:
     """Read these files of the checkpoint folder `path`; BrokenCheckpoint if one is another."""
     for name, file in files.items():
+        phase.beat()
         try:
             found = sha256_of(path / name)
         except MISSING as error:

@@ -113,7 +113,6 @@ class Trainer:
     def _train_step(self) -> Tensor:
         """One optimizer step; returns its loss, a scalar of this rank's samples."""
         config, progress = self.config, self.progress
-        phase.enter("step", progress.step)
         accumulation = config.batch.accumulation
         losses: list[Tensor] = []
         self.optimizer.zero_grad()
@@ -143,7 +142,9 @@ class Trainer:
 
     def _next_batch(self) -> Pair:
         began = perf_counter()
+        phase.enter("data", self.progress.step)
         batch = next(self._batches)
+        phase.enter("step", self.progress.step)
         self.clock.data_s += perf_counter() - began
         return split(batch, self.device)
 
@@ -254,6 +255,7 @@ class Trainer:
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
+        phase.enter("restore", 0)
         path, self.broken = finding.newest_whole(self.contract.checkpoint_dir, self.peers)
         if path is None:
             return None

@@ -37,6 +37,7 @@ COMMANDS = {
     "watch": "watch",
     "wait": "wait",
     "cancel": "cancel",
+    "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
     "schema": "schema",
