@@ -23,7 +23,7 @@ def directives(plan: LaunchPlan) -> Directives:
         ("job-name", plan.name),
         # Two jobs of one name never run at once: the name is the run.
         ("dependency", "singleton"),
-        ("nodes", str(plan.num_nodes)),
+        ("nodes", "-".join(map(str, sorted({plan.node_sizes[0], plan.num_nodes})))),
         # torchrun: one task a node, which starts the ranks.
         ("ntasks-per-node", str(plan.tasks_per_node)),
         ("cpus-per-task", str(plan.cpus_per_task)),

@@ -148,6 +148,10 @@ def _checkpoint_words(entry: Entry) -> str:
     return f"{_at(entry)}  checkpoint {path}{_shown(' in {:.2f} s', _number(entry, 'seconds'))}"
 
 
+def _failed_words(entry: Entry) -> str:
+    return f"{_at(entry)}  no checkpoint: {_or(_text(entry, 'reason'), '?')}"
+
+
 def _broken_words(entry: Entry) -> str:
     path, reason = _or(_text(entry, "path"), ""), _or(_text(entry, "reason"), "")
     return f"{_at(entry)}  passed over a broken checkpoint, {path}: {reason}"
@@ -183,6 +187,7 @@ _WORDS: dict[str, Callable[[Entry], str]] = {
     "start": _start_words,
     "validation": _validation_words,
     "checkpoint": _checkpoint_words,
+    "checkpoint_failed": _failed_words,
     "broken": _broken_words,
     "skipped": _skipped_words,
     "changed": _changed_words,

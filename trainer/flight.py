@@ -54,6 +54,7 @@ class Flight:
     Attributes:
         step: optimizer steps that were done.
         draft: where it lies.
+        published: on rank 0, whether it is on disk under its name.
         seconds: from `began`, of time.perf_counter(), until it was published.
         blocked_s: how long the training stood still for it.
         told: for the owner's use: whether the event has been written.
@@ -78,7 +79,7 @@ class Flight:
         self.step = manifest.step
         self.draft = Draft.of(contract, manifest.step, self._deadline)
         self.seconds = self.blocked_s = 0.0
-        self.told = False
+        self.published = self.told = False
 
     def start(self) -> None:
         """Write in a thread of its own. A rank that ends by an error does not wait for it."""
@@ -93,13 +94,10 @@ class Flight:
             self._run()
         except Exception as error:  # raised by wait(), at a step that all ranks share
             self._error = error
-        self.seconds = perf_counter() - self._began
+        if not self.published:
+            self.seconds = perf_counter() - self._began
         if self._thread is None:
-            self.blocked_s = self.seconds
-
-    def is_published(self) -> bool:
-        """Whether it is on disk, as far as one can tell without waiting."""
-        return not self._running() and self._error is None
+            self.blocked_s = perf_counter() - self._began
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, but no longer than this."""
@@ -112,13 +110,10 @@ class Flight:
         self.join(self._deadline - monotonic() + GRACE_S)
         if self._thread is not None:
             self.blocked_s += perf_counter() - began
-        if self._running():
+        if self._thread is not None and self._thread.is_alive():
             raise TookTooLong(self._late(f"{self._peers.me}: the disk does not answer"))
         if self._error is not None:
             raise self._error
-
-    def _running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -158,11 +153,19 @@ class Flight:
 
     def _begin(self) -> bool:
         self._enter("save", self.step)
-        return self.draft.begin()
+        is_new = self.draft.begin()
+        if not is_new:
+            self._set_published()
+        return is_new
+
+    def _set_published(self) -> None:
+        self.seconds = perf_counter() - self._began
+        self.published = True
 
     def _publish(self, files: Files) -> None:
         self._enter("publish", self.step)
         self.draft.publish(self._manifest, files, self._contract)
+        self._set_published()
         self._enter("prune", self.step)
         self._prune()
 

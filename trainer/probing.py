@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 import uuid
 from pathlib import Path
@@ -29,7 +30,9 @@ def probe(contract: Contract, peers: Peers) -> None:
     path = folder / f"{PROBE_PREFIX}attempt-{contract.attempt:05d}"
     token = uuid.uuid4().hex
     fault = _write(path, token, str(peers.me)) if peers.first else None
-    token, fault = peers.exchange((token, fault), f"probe of {folder}")[0]
+    token, written, fault = peers.exchange(
+        (token, f"{folder} on {peers.me.host}", fault), f"probe of {folder}"
+    )[0]
     if fault is not None:
         raise fault
     blind = "" if _sees(path, token) else f"{peers.me} ({folder})"
@@ -39,8 +42,7 @@ def probe(contract: Contract, peers: Peers) -> None:
     if any(told):
         raise ConfigurationError(
             "the run folder must lie on a file system that all nodes share: what rank 0 writes to"
-            f" {folder} on {peers.me.host} is not seen within {VISIBLE_WITHIN_S:g} s by"
-            f" {some(filter(None, told))}"
+            f" {written} is not seen within {VISIBLE_WITHIN_S:g} s by {some(filter(None, told))}"
         )
 
 
@@ -48,7 +50,7 @@ def _write(path: Path, token: str, who: str) -> Exception | None:
     """Write the token there; returns what all ranks raise if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_synced(path, lambda file: file.write(token.encode()), time.monotonic() + 60)
+        write_synced(path, lambda file: file.write(token.encode()), math.inf)
     except OSError as error:
         said = f"{who}: {error.filename or path}: {error.strerror or error}"
         if error.errno in LASTING:

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from trainer.contract import ConfigurationError
+from trainer.stacks import Sheet
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -247,7 +248,9 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _end_with(parent: int, _worker: int) -> None:
-    """From now on this process is killed when its parent ends, which may be so already."""
+    """From now on this process is killed when its parent ends, which may be so already; and it
+    writes its stacks when it is asked for them."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+    Sheet()  # a worker that hangs is asked for its stacks

@@ -65,9 +65,10 @@ class Saver:
         """Save the state of now; it is on disk when this returns, unless asynchronous is set.
 
         last_step: of the checkpoint before. final: the training ends here, so it is written at
-        once. Waits for the one before, if that
-        is on its way, and raises what finish() raises.
+        once. Waits for the one before, if that is on its way, and raises what finish() raises.
         """
+        if self._flight is not None:
+            phase.enter("save", progress.step)  # the wait may be longer than a step
         self.finish()
         if progress.step == self._saved_step:
             return
@@ -88,7 +89,7 @@ class Saver:
 
     def notice(self) -> None:
         """Tell of a checkpoint that has meanwhile been published; waits for nothing."""
-        if self._flight is not None and self._flight.is_published():
+        if self._flight is not None and self._flight.published:
             self._tell_of(self._flight)
 
     def finish(self, *, final: bool = False) -> None:
@@ -97,23 +98,25 @@ class Saver:
         Raises CheckpointNotWritten if it failed, on all ranks, unless checkpoint.on_failure says to
         go on and it was not the final one; Superseded, TookTooLong or NoAnswer in any case.
         """
-        flight, self._flight = self._flight, None
+        flight = self._flight
         if flight is None:
             return
         try:
             flight.wait()
+            self._saved_step, self.last_s = flight.step, flight.seconds
         except CheckpointNotWritten as error:
             if final or self._config.checkpoint.on_failure == "stop":
                 raise
             self._tell("checkpoint_failed", flight.step, reason=str(error))
-            return
-        self._saved_step, self.last_s = flight.step, flight.seconds
-        self._tell_of(flight)
+        finally:
+            self.notice()
+            self._flight = None
 
     def close(self) -> None:
         """Give a checkpoint that is on its way a last chance, when the training has failed."""
         if self._flight is not None:
             self._flight.join(LAST_WAIT_S)
+            self.notice()
 
     def _tell_of(self, flight: Flight) -> None:
         if not flight.told:

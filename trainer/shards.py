@@ -12,6 +12,7 @@ import pickle
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -208,16 +209,25 @@ class Shards:
     def read_into(self, parts: Parts) -> None:
         """Fill the boxes, on any device; this rank alone, and what it does not hold is not read.
 
-        What was written as one box is read as one, even for a piece of it.
+        What was written as one box is read as one, even for a piece of it. Raises BrokenCheckpoint
+        where numbers of a tensor are in no file.
         """
         by_file: dict[str, dict[MetadataIndex, list[ReadItem]]] = {}
         for name, part in parts.items():
-            for item in create_read_items_for_chunk_list(name, self._tensors[name], part.chunks()):
+            for item in self._items_of(name, part):
                 place = self._metadata.storage_data[item.storage_index]
                 in_file = by_file.setdefault(place.relative_path, {})
                 in_file.setdefault(item.storage_index, []).append(item)
         for file in sorted(by_file):
             self._read_file(file, by_file[file], parts)
+
+    def _items_of(self, name: str, part: Part) -> list[ReadItem]:
+        """What to read for the boxes of a part."""
+        items = create_read_items_for_chunk_list(name, self._tensors[name], part.chunks())
+        wanted = sum(box.values.numel() for box in part.boxes)
+        if sum(prod(item.lengths) for item in items) != wanted:
+            raise checkpoint.BrokenCheckpoint(self._folder, f"{name} is not there as a whole")
+        return items
 
     def _read_file(
         self, file: str, items: Mapping[MetadataIndex, Sequence[ReadItem]], parts: Parts
@@ -253,8 +263,8 @@ class _Unpickler(pickle.Unpickler):
     """It knows what torch writes into the file of places, and nothing that could do harm."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = (module, name) in PICKLED or isinstance(getattr(torch, name, None), torch.dtype)
-        if not known:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in PICKLED:
             raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
         return super().find_class(module, name)
 
@@ -263,7 +273,7 @@ def _read_metadata(folder: Path) -> Metadata:
     try:
         with (folder / METADATA).open("rb") as file:
             metadata = _Unpickler(file).load()
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, EOFError) as error:
         raise checkpoint.BrokenCheckpoint(folder, f"{METADATA} cannot be read: {error}") from error
     if not isinstance(metadata, Metadata):
         raise checkpoint.BrokenCheckpoint(folder, f"{METADATA} does not say where tensors lie")

@@ -83,12 +83,13 @@ def test_it_trains_as_one_process_does_and_resumes_equal(
     assert len(run.losses()) == STEPS  # losses() compares those of steps that were made twice
 
 
-def test_it_goes_on_with_any_other_strategy(alone: Run, tmp_path: Path) -> None:
+def test_it_goes_on_with_any_other_strategy_and_format(alone: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     names = ["ddp", "tensor", "1 hybrid_shard", "hybrid_shard", "1 full_shard", "shard_grad_op"]
     for attempt, name in enumerate(names, 1):
-        steps = {"steps": 2 * attempt, "checkpoint__every_steps": 2, "schedule__kind": "constant"}
-        assert run.finish(job(STRATEGIES[name], **steps), attempt=attempt) == "done"
+        changes = {"steps": 2 * attempt, "schedule__kind": "constant"}
+        changes["checkpoint__format"] = ("sharded", "full", "both")[attempt % 3]
+        assert run.finish(job(STRATEGIES[name], **changes), attempt=attempt) == "done"
         (run.run_dir / "DONE").unlink()
     told = [change["key"] for change in run.events("changed")[0]["changes"]]
     assert {"parallelism.strategy", "parallelism.tensor"} <= set(told)

@@ -3,78 +3,34 @@ whole or not there, and the same end on all ranks."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
-import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from torch import Tensor
 
-from runs import Listener, Run, configuration
+from ranks import run_ranks
+from runs import Listener, Run, in_group
+from saves import (
+    FORMATS,
+    RANKS,
+    STRATEGIES,
+    all_contents,
+    beside,
+    in_thread,
+    job,
+    on_rank,
+    wait_for,
+)  # fmt: skip
 from trainer import checkpoint
-from trainer.shards import METADATA, Shards
+from trainer.loop import Trainer
+from trainer.staging import Staging
 
-RANKS, STEPS, EVERY = 2, 6, 2
-FORMATS = ("full", "sharded", "both")
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "full_shard": {"parallelism__strategy": "full_shard"},
-}  # fmt: skip
 MANY = [pytest.param(s, f, id=f"{s}-{f}") for s in STRATEGIES for f in FORMATS]
-
-
-def job(strategy: str = "ddp", layout: str = "full", **changes: Any) -> dict[str, Any]:
-    """A run with dropout, so that random states count, and all of its checkpoints."""
-    given: dict[str, Any] = {
-        "num_ranks": RANKS, "steps": STEPS, "model__dropout": 0.1, "checkpoint__keep": 10,
-        "checkpoint__every_steps": EVERY, "checkpoint__format": layout,
-        **STRATEGIES[strategy],
-    }  # fmt: skip
-    return configuration(**(given | changes))
-
-
-def beside(strategy: str = "ddp", layout: str = "full", **changes: Any) -> dict[str, Any]:
-    return job(strategy, layout, checkpoint__asynchronous=True, **changes)
-
-
-def in_thread() -> bool:
-    return threading.current_thread() is not threading.main_thread()
-
-
-def on_rank(rank: int) -> bool:
-    return os.environ["RANK"] == str(rank)
-
-
-def wait_for(path: Path, timeout_s: float = 60) -> None:
-    """Return once the file is there; the rank ends if it never is."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(path)
-        time.sleep(0.01)
-
-
-def contents(run: Run, name: str) -> str:
-    """A hash of all that a checkpoint holds, in the form of its format."""
-    folder = run.checkpoint_dir / name
-    manifest = checkpoint.verify(folder)
-    parts = sorted(name for name in manifest.files if name.endswith(".pt"))
-    digest = hashlib.sha256(run.digest(name, parts).encode())
-    if METADATA in manifest.files:
-        shards = Shards(folder)
-        for tensor in sorted(shards.shapes):
-            digest.update(f"{tensor} {shards.shapes[tensor]}".encode())
-            digest.update(shards.whole(tensor).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def all_contents(run: Run) -> dict[int, str]:
-    """The contents of each checkpoint by the steps that were done, of any attempt."""
-    return {int(name[5:14]): contents(run, name) for name in run.checkpoints()}
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +110,24 @@ def test_a_kill_while_writing_leaves_the_one_before(
     assert not [path for path in run.checkpoint_dir.iterdir() if path.name.startswith(".")]
 
 
+def die_while_the_other_writes(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("step", 3) and on_rank(1):
+        (run.root / "dying").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (name, step) == ("publish", 2) and in_thread():
+        wait_for(run.root / "dying")
+        time.sleep(1)  # the training of this rank fails meanwhile
+
+
+def test_what_is_nearly_written_when_the_training_fails_is_published(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    ended = run.start(beside(), listener=die_while_the_other_writes)
+    assert [end.exit_code for end in ended] == [0, -signal.SIGKILL]
+    assert ended[0].value == 1
+    assert sorted(all_contents(run)) == [2]
+    assert [event["step"] for event in run.events("checkpoint")] == [2]
+
+
 def note(run: Run, name: str, step: int) -> None:
     """The order of what rank 0 does, in both threads."""
     if on_rank(0) and name in ("save", "publish", "prune", "exit"):
@@ -178,23 +152,58 @@ def test_one_at_a_time_and_none_is_removed_before_it_is_published(
     config = beside("ddp", layout, checkpoint__keep=1, checkpoint__every_steps=1, steps=3)
     assert run.finish(config, listener=look) == "done"
     order = (run.root / "order").read_text().splitlines()
-    expected = [
-        line
-        for step in (1, 2)
-        for line in (
-            f"main save {step}",
-            *(f"beside {name} {step}" for name in ("save", "publish", "prune")),
-        )
-    ]  # fmt: skip
-    assert order == [
-        *expected,
-        *["main save 3"] * 2,
-        "main publish 3",
-        "main prune 3",
-        "main exit 3",
-    ]
+    written = ("beside save", "beside publish", "beside prune")
+    expected = [f"{what} {step}" for step in (1, 2) for what in ("main save", *written)]
+    last = ["main save 3", "main save 3", "main publish 3", "main prune 3", "main exit 3"]
+    assert order == expected + last
     names = {step: checkpoint.name_of(step, 1) for step in (1, 2, 3)}
     for step in (2, 3):
         assert (run.root / f"publish-{step}").read_text() == names[step - 1]
         assert (run.root / f"prune-{step}").read_text() == f"{names[step - 1]} {names[step]}"
     assert run.checkpoints() == [names[3]]
+
+
+def gathered(run: Run, aside: bool) -> tuple[int, int, int]:
+    """How many whole tensors this rank has at a time, its files, and the copies that it keeps."""
+
+    def use(trainer: Trainer) -> tuple[int, int, int]:
+        trainer.advance()
+        layout, alive, most = trainer.parallel.layout, [], 0
+        make_whole = layout.whole
+
+        def whole(name: str, part: Tensor) -> Tensor:
+            nonlocal most
+            tensor = make_whole(name, part)
+            alive.append(weakref.ref(tensor))
+            most = max(most, sum(ref() is not None for ref in alive))
+            return tensor
+
+        layout.whole = whole  # type: ignore[method-assign]
+        stage = Staging(
+            trainer.parallel, trainer.optimizer, trainer.settings, trainer.peers, "full"
+        )
+        staged = stage(trainer.progress, aside=aside)
+        return most, len(staged.parts), len(stage._buffers)
+
+    config = job("full_shard", model__dropout=0.0)
+    found: tuple[int, int, int] = in_group(run, [config], use)[0]
+    return found
+
+
+@pytest.mark.case("T24")
+def test_ranks_gather_one_tensor_at_a_time_and_keep_none(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_text()
+    run.attempt_dir().mkdir(parents=True)
+    # gloo's thread may let go of a tensor only when the next one is there already.
+    first, other = run_ranks(RANKS, gathered, run, True)
+    assert first[0] <= 2
+    assert first[1] == 3
+    assert first[2] > 4 * 10  # a weight, its two moments and its number of steps
+    assert other[0] <= 2
+    assert other[1:] == (0, 0)
+    first, other = run_ranks(RANKS, gathered, run, False)
+    assert first[0] > 4 * 10  # it keeps all, to write them now
+    assert first[1:] == (3, 0)
+    assert other[0] <= 2
+    assert other[1:] == (0, 0)

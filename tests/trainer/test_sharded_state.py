@@ -5,44 +5,24 @@ Whole states are gathered by full_state.py and flat_parts.py, which know nothing
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
+from states import NUM_NUMBERS, NUM_PARAMETERS, STRATEGIES, Words, digest, job, whole
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from ranks import run_ranks
-from runs import Run, configuration, in_group
+from runs import Run, in_group
+from trainer import checkpoint
 from trainer.loop import Trainer
 from trainer.sharded_state import load_shards, staged
 from trainer.shards import Shards, write_shards
-
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "full_shard": {"strategy": "full_shard"},
-    "hybrid_shard": {"strategy": "hybrid_shard", "shard_group": 2},
-    "tensor": {"strategy": "full_shard", "tensor": 2},
-    "hybrid tensor": {"strategy": "hybrid_shard", "shard_group": 1, "tensor": 2},
-    "shard_grad_op": {"strategy": "shard_grad_op"},
-    "no_shard": {"strategy": "no_shard"},
-    "offload": {"strategy": "full_shard", "cpu_offload": True},
-    "1 full_shard": {"strategy": "full_shard", "fsdp__version": 1},
-    "1 shard_grad_op": {"strategy": "shard_grad_op", "fsdp__version": 1},
-    "1 hybrid_shard": {"strategy": "hybrid_shard", "shard_group": 2, "fsdp__version": 1},
-    "1 no_shard": {"strategy": "no_shard", "fsdp__version": 1},
-}  # fmt: skip
-
-
-NUM_PARAMETERS = 28  # each with two moments and a number of steps; token and head are one
-
-
-def job(name: str, num_ranks: int = 4, **changes: Any) -> dict[str, Any]:
-    """A strategy with a model whose rows come out uneven: 30 on 4 ranks."""
-    given = {f"parallelism__{key}": value for key, value in STRATEGIES[name].items()}
-    return configuration(**{"num_ranks": num_ranks, "model__width": 30, **given, **changes})
 
 
 @pytest.fixture
@@ -52,28 +32,7 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def whole(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """All tensors of the state by their names in the files; empty but on rank 0. A collective."""
-    keep = dist.get_rank() == 0
-    weights = trainer.parallel.weights(keep)
-    states = trainer.parallel.moments(trainer.optimizer, keep).get("state", {})
-    first = {id(value): name for name, value in reversed(weights.items())}
-    found = {f"model.{first[id(value)]}": value for value in weights.values()}
-    for name, state in states.items():
-        found |= {f"optimizer.{name}.{key}": value for key, value in state.items()}
-    return found
-
-
-def digest(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """What tells apart the bits of each tensor."""
-    data = {name: value.contiguous().numpy().tobytes() for name, value in tensors.items()}
-    return {
-        name: f"{list(value.shape)} {hashlib.sha256(data[name]).hexdigest()[:8]}"
-        for name, value in tensors.items()
-    }
-
-
-Told = tuple[dict[str, str], dict[str, str], dict[str, Any]]
+Told = tuple[Words, Words, dict[str, Any]]
 
 
 def step(trainer: Trainer, source: Path | None, target: Path, group: Any) -> Told:
@@ -105,18 +64,86 @@ def walk(run: Run, configs: Sequence[dict[str, Any]], first: int) -> list[Told]:
 def check(run: Run, told: Sequence[list[Told]], before: dict[str, str] | None, first: int) -> None:
     """That each load gave what was written before it, and the files hold what was written."""
     for number, (loaded, written, _) in enumerate(told[0], first):
-        assert len(written) == 4 * NUM_PARAMETERS
         assert before is None or loaded == before
         shards = Shards(run.root / str(number + 1))
         assert digest({name: shards.whole(name) for name in shards.shapes}) == written
         before = written
 
 
+def numbers_by_file(folder: Path) -> dict[str, int]:
+    """How many bytes of numbers each file has, by torch's own reading of the places."""
+    metadata = FileSystemReader(folder).read_metadata()
+    found: Counter[str] = Counter()
+    for name, tensor in metadata.state_dict_metadata.items():
+        assert isinstance(tensor, TensorStorageMetadata)
+        for chunk in tensor.chunks:
+            place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+            found[place.relative_path] += prod(chunk.sizes) * 4
+    return dict(found)
+
+
+def check_shares(run: Run, configs: Sequence[str], told: Sequence[list[Told]]) -> None:
+    """Nothing is written twice, each rank writes about a quarter, and little goes on top."""
+    for number, name in enumerate(configs):
+        shares = numbers_by_file(run.root / str(number + 1))
+        assert sum(shares.values()) == 3 * 4 * NUM_NUMBERS + 4 * NUM_PARAMETERS
+        assert sorted(shares) == [f"__{rank}_0.distcp" for rank in range(4)]
+        # With tensor 2 the embeddings go by another way than the blocks.
+        assert max(shares.values()) < 1.25 * sum(shares.values()) / 4, name
+        for rank, (_, _, files) in enumerate(row[number] for row in told):
+            assert sorted(files) == [*([".metadata"] if rank == 0 else []), f"__{rank}_0.distcp"]
+            file = f"__{rank}_0.distcp"
+            assert files[file] == checkpoint.describe(run.root / str(number + 1) / file)
+            on_top = files[file]["size_bytes"] - shares[file]
+            assert 0 < on_top < 2048 * 5 * 4 * NUM_PARAMETERS  # 5 boxes of a tensor at most
+
+
+@pytest.mark.case("T24")
 def test_any_strategy_goes_on_from_any_other(run: Run) -> None:
     configs = [job(name) for name in STRATEGIES]
     told = run_ranks(4, walk, run, configs, 0)
     check(run, told, None, 0)
-    for number in range(len(configs)):
-        names = [sorted(rank[number][2]) for rank in told]
-        assert names[0] == [".metadata", "__0_0.distcp"]
-        assert names[1:] == [[f"__{rank}_0.distcp"] for rank in (1, 2, 3)]
+    check_shares(run, list(STRATEGIES), told)
+
+
+def test_any_number_of_ranks_goes_on_from_any_other(run: Run) -> None:
+    """4 hybrid to 2 DDP and back, and over a single rank."""
+    before = None
+    names = [(4, "hybrid_shard"), (2, "ddp"), (4, "hybrid_shard"), (1, "full_shard"),
+             (4, "1 full_shard"), (2, "tensor"), (1, "ddp")]  # fmt: skip
+    for number, (num_ranks, name) in enumerate(names):
+        told = run_ranks(num_ranks, walk, run, [job(name, num_ranks)], number)
+        check(run, told, before, number)
+        before = told[0][0][1]
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "frozen": {"model__factory": "models:frozen"},
+    "stack": {"model__factory": "models:stack"},
+    "words": {
+        "model__factory": "models:words", "model__args": {"unused": True, "norm": True},
+        "parallelism__ddp__find_unused_parameters": True,
+    },
+}  # fmt: skip
+
+
+# What is in the files, and what is not.
+FOUND = {
+    "frozen": {"model.embedding.weight": True, "optimizer.embedding.weight.step": False},
+    "stack": {"model.embedding.weight": True, "model.head.weight": False, "model.mask": False},
+    "words": {
+        "model.norm.running_mean": True, "model.norm.num_batches_tracked": True,
+        "model.unused.weight": True, "optimizer.unused.weight.step": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_with_frozen_tied_and_unused_parameters_and_buffers(run: Run, model: str) -> None:
+    names = ["ddp", "full_shard", "1 full_shard", "ddp"]
+    configs = [job(name, 2, **MODELS[model], parallelism__wrap__by="size") for name in names]
+    told = run_ranks(2, walk, run, configs, 0)
+    check(run, told, None, 0)
+    names_of_state = told[0][1][1].keys()  # FSDP1 gives what is not used gradients of 0
+    for name in FOUND[model]:
+        assert (name in names_of_state) == FOUND[model][name]
