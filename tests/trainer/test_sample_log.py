@@ -16,7 +16,7 @@ import pytest
 
 from ranks import end_ranks
 from runs import Run, configuration
-from trainer import sample_log
+from trainer import commands, sample_log
 from trainer.feed import Numbered
 from trainer.sample_log import history, read_attempts
 from trainer.samples import Indices, SampleStream, train_batches
@@ -185,6 +185,12 @@ def test_a_log_that_lacks_the_last_steps_is_told(tmp_path: Path) -> None:
     (tmp_path / "DONE").write_text('{"step": 2}')
     _, faults = sample_log.check(tmp_path)
     assert faults == ["DONE says 2 steps, and the log ends with step 1"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 1, "0/1", {1: {"0": [0, 0]}})
+    assert commands.main(["samples", str(tmp_path)]) == 1
+    assert "epoch 0: taken twice: 0 in steps [1, 1]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"]])
