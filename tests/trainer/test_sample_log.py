@@ -102,6 +102,15 @@ def test_other_numbers_of_ranks(straight: Run, tmp_path: Path, workers: int) -> 
     ]  # fmt: skip
 
 
+def test_ranks_that_split_each_block_take_the_same_samples(straight: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    split: dict[str, Any] = {"parallelism__strategy": "full_shard", "parallelism__tensor": 2}
+    assert run.finish(job(4, **split) | {"batch": {"micro": 2, "accumulation": 2}}) == "done"
+    assert sample_log.main([str(run.run_dir)]) == 0
+    assert steps_of(run) == steps_of(straight)
+    assert len(list((run.run_dir / "samples").iterdir())) == 4
+
+
 def write(folder: Path, attempt: int, share: str, steps: dict[int, dict[str, list[int]]]) -> Path:
     """A rank's log, of 4 samples an epoch; `share`: "0/2" is the first of two."""
     mine, shares = share.split("/")
