@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # torch's part of it takes time to import
 T = TypeVar("T")
 # A thread that is late ends by itself, with a better message; so it gets this much more.
 GRACE_S = 5.0
+BEAT_S = 1.0  # from one sign of progress to the next while the main thread waits
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,11 @@ class Flight:
             self.blocked_s = perf_counter() - self._began
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread, but no longer than this."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, timeout_s))
+        """Wait for the thread, but no longer than this, and so without the watchdog's limit."""
+        until = monotonic() + timeout_s
+        while self._thread is not None and self._thread.is_alive() and monotonic() < until:
+            self._thread.join(min(BEAT_S, until - monotonic()))
+            phase.beat()
 
     def wait(self) -> None:
         """Return once it is published; raise what stopped it, the same on all ranks."""

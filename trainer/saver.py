@@ -67,8 +67,6 @@ class Saver:
         last_step: of the checkpoint before. final: the training ends here, so it is written at
         once. Waits for the one before, if that is on its way, and raises what finish() raises.
         """
-        if self._flight is not None:
-            phase.enter("save", progress.step)  # the wait may be longer than a step
         self.finish()
         if progress.step == self._saved_step:
             return
