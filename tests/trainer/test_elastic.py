@@ -86,6 +86,11 @@ def test_the_global_batch_is_kept(world: int, accumulation: int) -> None:
     assert (config.num_ranks, config.batch.accumulation) == (world, accumulation)
 
 
+def test_with_half_of_the_ranks_failures_are_half_as_frequent() -> None:
+    config = parse_config(elastic(checkpoint__every_steps=None, checkpoint__mtbf_s=600.0), "test")
+    assert for_world(config, 2).checkpoint.mtbf_s == 1200.0
+
+
 def test_the_last_group_of_hybrid_shard_is_full_shard() -> None:
     spread = {"parallelism__strategy": "hybrid_shard", "parallelism__shard_group": 2}
     config = for_world(parse_config(elastic(**spread), "test"), 2)
