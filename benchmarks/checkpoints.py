@@ -36,7 +36,7 @@ from trainer.staging import Staging
 from trainer.stop import StopProtocol
 
 NUM_RANKS = 2
-ROUNDS = 4
+ROUNDS = 3
 TIMEOUT_S = 1800
 # layers, heads, width
 SIZES = {"100 M": (12, 8, 832), "30 M": (8, 8, 560), "10 M": (6, 8, 384)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer import config_faults
-from trainer.config import ParallelismConfig, TrainerConfig
+from trainer.config import CheckpointConfig, ParallelismConfig, TrainerConfig
 from trainer.contract import ConfigurationError
 
 
@@ -31,8 +31,13 @@ def for_world(config: TrainerConfig, world_size: int) -> TrainerConfig:
             " would be another; render the job again with this version"
         )
     batch = replace(config.batch, accumulation=passes // world_size)
-    parallelism = _spread(config.parallelism, world_size)
-    adapted = replace(config, num_ranks=world_size, batch=batch, parallelism=parallelism)
+    adapted = replace(
+        config,
+        num_ranks=world_size,
+        batch=batch,
+        parallelism=_spread(config.parallelism, world_size),
+        checkpoint=_rarer_failures(config.checkpoint, config.num_ranks / world_size),
+    )
     if faults := config_faults.strategy_faults(adapted):
         head = f"world_sizes: the job does not go with {world_size} ranks"
         raise ConfigurationError("\n  ".join([head, *faults]))
@@ -44,6 +49,13 @@ def _spread(parallelism: ParallelismConfig, world_size: int) -> ParallelismConfi
     if parallelism.shard_group != world_size // parallelism.tensor:
         return parallelism
     return replace(parallelism, strategy="full_shard", shard_group=None)
+
+
+def _rarer_failures(checkpoint: CheckpointConfig, times: float) -> CheckpointConfig:
+    """With fewer nodes one of them fails less often."""
+    if checkpoint.mtbf_s is None:
+        return checkpoint
+    return replace(checkpoint, mtbf_s=checkpoint.mtbf_s * times)
 
 
 def _words(numbers: list[int]) -> str:

@@ -4,7 +4,7 @@ In the folder `attempts/N/hangs/`, R with five digits:
     rank-R.json            the rank's own words, with its last collectives
     rank-R.stacks.txt      the stacks of its threads
     rank-R.process.json    node.py's: the state of its process and of those below it
-    flight-R               torch's flight recorder, as torch's own analyser reads it
+    flight-R               torch's flight recorder, a pickle
 """
 
 from __future__ import annotations

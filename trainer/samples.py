@@ -201,8 +201,8 @@ def _late(rank: int, worker: int, timeout_s: float) -> RuntimeError:
     """Batches are fetched by the workers in turn, so the one that hangs is known by its number."""
     return RuntimeError(
         f"rank {rank}: loader worker {worker} gave no batch within {timeout_s:g} s"
-        " (timeouts.step): see whether the file system of train.data answers; if it is only slow,"
-        " raise timeouts.step or train.data.workers"
+        ": see whether the file system of train.data answers; if it is only slow, raise"
+        " timeouts.step or train.data.workers"
     )
 
 

@@ -67,10 +67,10 @@ class Saver:
         last_step: of the checkpoint before. final: the training ends here, so it is written at
         once. Waits for the one before, if that is on its way, and raises what finish() raises.
         """
-        phase.enter("save", progress.step)  # also the wait may take longer than a step
         self.finish()
         if progress.step == self._saved_step:
             return
+        phase.enter("save", progress.step)
         aside = self._config.checkpoint.asynchronous and not final
         began = perf_counter()
         staged = self._stage(progress, aside=aside)

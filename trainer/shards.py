@@ -7,14 +7,14 @@ be written, and read in any other.
 from __future__ import annotations
 
 import contextlib
-import io
+import mmap
 import pickle
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
 
 from trainer import checkpoint
@@ -48,6 +49,7 @@ from trainer.boxes import Box
 from trainer.writing import PartNotWritten
 
 METADATA = ".metadata"  # torch's name of the file that says where everything lies
+NUMBERS = "data/0"  # where torch.save puts the numbers of a tensor
 # What torch pickles into that file. Reading a pickle calls what it names, so nothing else may be.
 PICKLED = {
     ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
@@ -118,7 +120,7 @@ class _Planner(DefaultSavePlanner):
     def lookup_object(self, index: MetadataIndex) -> Tensor:
         boxes = self.state_dict[index.fqn].boxes
         found: Tensor = next(box.values for box in boxes if box.offsets == index.offset)
-        return found
+        return found.contiguous()  # as it is read
 
 
 class _Writer(FileSystemWriter):
@@ -209,8 +211,7 @@ class Shards:
     def read_into(self, parts: Parts) -> None:
         """Fill the boxes, on any device; this rank alone, and what it does not hold is not read.
 
-        What was written as one box is read as one, even for a piece of it. Raises BrokenCheckpoint
-        where numbers of a tensor are in no file.
+        Raises BrokenCheckpoint where numbers of a tensor are in no file.
         """
         by_file: dict[str, dict[MetadataIndex, list[ReadItem]]] = {}
         for name, part in parts.items():
@@ -232,13 +233,25 @@ class Shards:
     def _read_file(
         self, file: str, items: Mapping[MetadataIndex, Sequence[ReadItem]], parts: Parts
     ) -> None:
-        places = self._metadata.storage_data
         with (self._folder / file).open("rb") as stream:
-            for index in sorted(items, key=lambda index: int(places[index].offset)):
-                stream.seek(places[index].offset)
-                saved = _tensor_of(stream.read(places[index].length))
-                for item in items[index]:
+            # Nothing is written to it, but torch warns of memory that is for reading only.
+            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+            for index, wanted in items.items():
+                saved = self._box(stream, memory, index)
+                for item in wanted:
                     _copy(item, saved, parts)
+
+    def _box(self, stream: IO[bytes], memory: mmap.mmap, index: MetadataIndex) -> Tensor:
+        """What was written as one box, in the memory that its file is mapped to."""
+        saved, place = self._tensors[index.fqn], self._metadata.storage_data[index]
+        chunk = saved.chunks[index.index or 0]
+        # A file of torch.save's in the file, in which the numbers lie as they are.
+        view: Any = _create_file_view(stream, place.offset, place.length)  # type: ignore[arg-type]
+        archive: Any = torch._C.PyTorchFileReader(view)
+        first = place.offset + archive.get_record_offset(NUMBERS)
+        return torch.frombuffer(
+            memory, dtype=saved.properties.dtype, count=prod(chunk.sizes), offset=first
+        ).view(chunk.sizes)
 
 
 def _copy(item: ReadItem, saved: Tensor, parts: Parts) -> None:
@@ -252,11 +265,6 @@ def _copy(item: ReadItem, saved: Tensor, parts: Parts) -> None:
 def _cut(tensor: Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> Tensor:
     slices = [slice(first, first + n) for first, n in zip(offsets, lengths, strict=True)]
     return tensor[tuple(slices)]
-
-
-def _tensor_of(content: bytes) -> Tensor:
-    tensor: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return tensor
 
 
 class _Unpickler(pickle.Unpickler):

@@ -51,7 +51,7 @@ def export(source: Path, out: Path) -> Exported:
     if out.exists():
         raise ConfigurationError(f"{out}: is there already; give another name, or remove it")
     folder, manifest = _checkpoint_of(source)
-    content = _weights_of(folder, manifest.format)
+    content = weights_of(folder, manifest.format)
     ties = _ties(content)
     tensors = {name: _alone(value) for name, value in content.items() if name not in ties}
     metadata = KIND | {
@@ -78,7 +78,7 @@ def _checkpoint_of(source: Path) -> tuple[Path, checkpoint.Manifest]:
     raise ConfigurationError(f"{source}: holds no whole checkpoint{broken}")
 
 
-def _weights_of(folder: Path, layout: str) -> dict[str, Tensor]:
+def weights_of(folder: Path, layout: str) -> dict[str, Tensor]:
     """The tensors of a model by name, on the CPU. Of both layouts the full one, which has ties."""
     if layout in ("full", "both"):
         content = checkpoint.load_part(folder, MODEL_FILE, lazily=True)

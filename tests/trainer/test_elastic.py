@@ -34,15 +34,17 @@ def drain_on_course(run: Run, name: str, step: int) -> None:
         (run.attempt_dir(attempt) / "drain").touch()
 
 
+@pytest.mark.case("T06")
 @pytest.mark.parametrize(
     "spread",
     [
         {"parallelism__strategy": "ddp"},
-        {"parallelism__strategy": "full_shard"},
-        {"parallelism__strategy": "hybrid_shard", "parallelism__shard_group": 2},
+        {"parallelism__strategy": "full_shard", "checkpoint__format": "sharded"},
+        {"parallelism__strategy": "hybrid_shard", "parallelism__shard_group": 2,
+         "checkpoint__format": "sharded", "checkpoint__asynchronous": True},
     ],
     ids=lambda spread: spread["parallelism__strategy"],
-)
+)  # fmt: skip
 def test_losses_are_those_of_a_run_with_all_ranks(tmp_path: Path, spread: dict[str, Any]) -> None:
     sizes = [2, 4] if "parallelism__shard_group" in spread else [1, 2, 4]
     config = elastic(**spread, world_sizes=sizes)
@@ -84,6 +86,11 @@ def step_samples(world: int, micro: int, offset: int) -> list[int]:
 def test_the_global_batch_is_kept(world: int, accumulation: int) -> None:
     config = for_world(parse_config(elastic(batch__accumulation=3), "test"), world)
     assert (config.num_ranks, config.batch.accumulation) == (world, accumulation)
+
+
+def test_with_half_of_the_ranks_failures_are_half_as_frequent() -> None:
+    config = parse_config(elastic(checkpoint__every_steps=None, checkpoint__mtbf_s=600.0), "test")
+    assert for_world(config, 2).checkpoint.mtbf_s == 1200.0
 
 
 def test_the_last_group_of_hybrid_shard_is_full_shard() -> None:

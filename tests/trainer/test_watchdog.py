@@ -141,11 +141,12 @@ def slow_publish(_run: Run, name: str, _step: int) -> None:
         time.sleep(LIMIT_S + 3)
 
 
-def test_what_is_slow_within_its_limits_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_is_slow_within_its_limits_goes_on(tmp_path: Path, beside: bool) -> None:
     run = Run(tmp_path)
     outcome = run.finish(
         configuration(num_ranks=2, step_timeout_s=LIMIT_S, steps=4, checkpoint__every_steps=2,
-                      **model("slow")),
+                      checkpoint__asynchronous=beside, **model("slow", step=1)),
         listener=slow_publish,
     )  # fmt: skip
     assert outcome == "done"

@@ -19,7 +19,7 @@ from runs import Run, configuration, with_trainer
 from trainer import checkpoint
 from trainer.contract import ConfigurationError
 from trainer.loop import Trainer
-from trainer.weights import export
+from trainer.weights import export, weights_of
 
 STEPS = 3
 RANKS = 2
@@ -97,6 +97,16 @@ def test_a_new_run_starts_with_exactly_these_weights(
     found, saved = run_ranks(RANKS, started, run, changed)[0], saved_weights(trained)
     assert found.keys() == saved.keys()
     assert all(np.array_equal(value, saved[name].numpy()) for name, value in found.items())
+
+
+def test_both_layouts_of_a_checkpoint_give_the_same_weights(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    spread = SPREAD["full_shard"] | {"checkpoint__format": "both"}
+    run.finish(config(**spread))
+    folder = run.checkpoint_dir / run.checkpoints()[-1]
+    whole, parts = weights_of(folder, "full"), weights_of(folder, "sharded")
+    assert whole.keys() - parts.keys() == {"head.weight"}  # tied: among the parts once
+    assert all(torch.equal(value, whole[name]) for name, value in parts.items())
 
 
 def test_a_run_with_a_checkpoint_goes_on_from_that(exported: Path, tmp_path: Path) -> None:

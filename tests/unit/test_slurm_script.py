@@ -273,7 +273,8 @@ def test_of_the_nodes_given_as_many_start_as_keep_the_batch(
     script: Script, launcher: str, given: int, used: int
 ) -> None:
     text = rendered({**ELASTIC, "launcher": launcher})
-    assert "#SBATCH --nodes=1-4\n" in text
+    assert "#SBATCH --nodes=1-4\n#SBATCH --cpus-per-task=2\n" in text
+    assert "#SBATCH --ntasks" not in text  # Slurm would give no more nodes than these tasks
     calls = script.run(text, SLURM_JOB_NUM_NODES=str(given))
     argv, _ = only(calls, "srun")
     each = 2 if launcher == "srun" else 1

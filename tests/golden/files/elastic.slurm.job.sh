@@ -4,7 +4,6 @@
 #SBATCH --job-name=elastic
 #SBATCH --dependency=singleton
 #SBATCH --nodes=1-2
-#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
 #SBATCH --signal=B:USR1@330
 #SBATCH --open-mode=append
