@@ -1,4 +1,4 @@
-"""What is done with a run's files outside of a run: `orchestrate-trainer export`."""
+"""What is done with a run's files outside of a run: `orchestrate-trainer export | samples`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer import sample_log
 from trainer.contract import ConfigurationError
 
 PROGRAM = "orchestrate-trainer"
@@ -27,7 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="folder of a checkpoint, or of a run: its newest whole checkpoint",
     )  # fmt: skip
     export.add_argument("out", type=Path, metavar="OUT", help="the new file, OUT.safetensors")
+    samples = commands.add_parser(
+        "samples",
+        help="tell whether each epoch took each sample once",
+        description="Tell from the log that train.logging.samples makes, over all attempts of a"
+        " run, whether an epoch took a sample twice or skipped one; exit code 1 if so.",
+    )
+    samples.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of the run")
     given = parser.parse_args(arguments)
+    if given.command == "samples":
+        return sample_log.main([str(given.run_dir)])
     return _export(given.source, given.out)
 
 

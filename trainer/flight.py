@@ -18,7 +18,14 @@ from trainer.contract import Contract, Superseded
 from trainer.peers import Peers, some
 from trainer.pruning import prune
 from trainer.staging import Staged
-from trainer.writing import CheckpointNotWritten, Draft, PartNotWritten, TookTooLong, free_space
+from trainer.writing import (
+    CheckpointNotWritten,
+    Draft,
+    PartNotWritten,
+    TookTooLong,
+    free_space,
+    refuse_if_superseded,
+)
 
 if TYPE_CHECKING:  # torch's part of it takes time to import
     from trainer.shards import Parts
@@ -187,12 +194,22 @@ class Flight:
         try:
             answer: Answer[T] = Answer(act())
         except Exception as error:  # whatever it is, the others wait for the answer
-            answer = Answer(None, self._fault_of(error))
+            answer = Answer(None, self._fault_of(self._or_superseded(error)))
         answers = self._peers.exchange(answer, f"checkpoint {self.draft.final}")
         faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
             raise self._error_of(faults)
         return [answer.value for answer in answers]
+
+    def _or_superseded(self, error: Exception) -> Exception:
+        """Superseded instead, if it is so: a newer attempt removes what this one is writing."""
+        try:
+            refuse_if_superseded(self._contract)
+        except Superseded as superseded:
+            return superseded
+        except OSError:  # the disk does not say; what it said before counts
+            return error
+        return error
 
     def _fault_of(self, error: Exception) -> Fault:
         me = self._peers.me

@@ -43,6 +43,7 @@ def jobs(tmp_path: Path) -> Iterator[tuple[Job, Job]]:
         job.close()
 
 
+@pytest.mark.case("T06")
 def test_two_nodes_then_one_then_two_are_equal_to_two(jobs: tuple[Job, Job]) -> None:
     straight, job = jobs
     assert straight.run().state is State.DONE, straight.logs()
@@ -112,6 +113,7 @@ def last_weights(run_dir: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.case("L12")
 def test_the_head_can_be_the_node_that_is_gone(jobs: tuple[Job, Job]) -> None:
     _, job = jobs
     job.act = {"rank": 1, "phase": "step", "step": 6, "act": "hold"}

@@ -53,6 +53,11 @@ class Case(NamedTuple):
 
     cell: Cell
     kills: tuple[Kill, ...]
+    workers: int = 0
+
+    def config(self) -> dict[str, Any]:
+        """Its trainer.json; with loader workers there is more that could be left running."""
+        return self.cell.config(data__workers=self.workers)
 
     def __str__(self) -> str:
         return f"{self.cell}: {' '.join(f'{k.place}-{k.step}-r{k.rank}' for k in self.kills)}"
@@ -67,12 +72,15 @@ CELLS = [
 ]
 
 
-def _case(strategy: str, form: str, asynchronous: bool, *kills: tuple[str, int, int]) -> Case:
-    return Case(Cell(strategy, form, asynchronous), tuple(Kill(*kill) for kill in kills))
+def _case(
+    strategy: str, form: str, asynchronous: bool, *kills: tuple[str, int, int], workers: int = 0
+) -> Case:
+    return Case(Cell(strategy, form, asynchronous), tuple(Kill(*kill) for kill in kills), workers)
 
 
 WHOLE = [
-    _case("ddp", "full", SYNC, ("start", 0, 3), ("step", 7, 2), ("publish", 15, 0)),
+    _case("ddp", "full", SYNC, ("start", 0, 3), ("step", 7, 2), ("publish", 15, 0),
+          workers=1),
     _case("ddp", "full", SYNC, ("gathering", 5, 1), ("finding", 0, 0), ("exit", 30, 0)),
     _case("ddp", "full", ASYNC, ("collective", 8, 3), ("writing", 15, 0), ("evaluation", 20, 1)),
     _case("ddp", "full", ASYNC, ("publish", 10, 0), ("prune", 20, 0), ("done", 30, 0)),
@@ -94,7 +102,7 @@ WHOLE = [
     _case("hybrid_shard", "sharded", ASYNC, ("collective", 3, 2), ("writing", 10, 2),
           ("prune", 20, 0)),
     _case("hybrid_shard", "sharded", ASYNC, ("publish", 5, 0), ("evaluation", 20, 2),
-          ("publish", 30, 0)),
+          ("publish", 30, 0), workers=1),
 ]  # fmt: skip
 SHORT = [
     _case("ddp", "full", SYNC, ("start", 0, 3), ("exit", 30, 0)),
@@ -104,5 +112,5 @@ SHORT = [
     _case("hybrid_shard", "full", SYNC, ("load", 0, 2), ("collective", 6, 1)),
     _case("hybrid_shard", "full", ASYNC, ("save", 5, 3)),
     _case("hybrid_shard", "sharded", SYNC, ("evaluation", 10, 1)),
-    _case("hybrid_shard", "sharded", ASYNC, ("step", 6, 2), ("writing", 10, 2)),
+    _case("hybrid_shard", "sharded", ASYNC, ("step", 6, 2), ("writing", 10, 2), workers=1),
 ]

@@ -31,8 +31,15 @@ def test_fifty_kills_are_everywhere() -> None:
     assert {case.cell for case in WHOLE} == set(CELLS)
 
 
+@pytest.mark.short
+def test_the_short_part_is_in_every_phase_and_cell() -> None:
+    places = {kill.place for case in SHORT for kill in case.kills}
+    assert places >= {*phase.PHASES, "collective"}
+    assert {case.cell for case in SHORT} == set(CELLS)
+
+
 def check(case: Case, run: Run, expected: Straight) -> list[Account]:
-    accounts = disturb(run, case.cell.config(), case.kills)
+    accounts = disturb(run, case.config(), case.kills)
     assert run.losses() == expected.losses
     assert digest(run) == expected.digest
     assert len(run.checkpoints()) <= KEEP + 1  # and the best

@@ -34,15 +34,17 @@ def drain_on_course(run: Run, name: str, step: int) -> None:
         (run.attempt_dir(attempt) / "drain").touch()
 
 
+@pytest.mark.case("T06")
 @pytest.mark.parametrize(
     "spread",
     [
         {"parallelism__strategy": "ddp"},
-        {"parallelism__strategy": "full_shard"},
-        {"parallelism__strategy": "hybrid_shard", "parallelism__shard_group": 2},
+        {"parallelism__strategy": "full_shard", "checkpoint__format": "sharded"},
+        {"parallelism__strategy": "hybrid_shard", "parallelism__shard_group": 2,
+         "checkpoint__format": "sharded", "checkpoint__asynchronous": True},
     ],
     ids=lambda spread: spread["parallelism__strategy"],
-)
+)  # fmt: skip
 def test_losses_are_those_of_a_run_with_all_ranks(tmp_path: Path, spread: dict[str, Any]) -> None:
     sizes = [2, 4] if "parallelism__shard_group" in spread else [1, 2, 4]
     config = elastic(**spread, world_sizes=sizes)

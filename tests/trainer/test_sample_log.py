@@ -16,7 +16,7 @@ import pytest
 
 from ranks import end_ranks
 from runs import Run, configuration
-from trainer import sample_log
+from trainer import commands, sample_log
 from trainer.feed import Numbered
 from trainer.sample_log import history, read_attempts
 from trainer.samples import Indices, SampleStream, train_batches
@@ -102,6 +102,15 @@ def test_other_numbers_of_ranks(straight: Run, tmp_path: Path, workers: int) -> 
     ]  # fmt: skip
 
 
+def test_ranks_that_split_each_block_take_the_same_samples(straight: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    split: dict[str, Any] = {"parallelism__strategy": "full_shard", "parallelism__tensor": 2}
+    assert run.finish(job(4, **split) | {"batch": {"micro": 2, "accumulation": 2}}) == "done"
+    assert sample_log.main([str(run.run_dir)]) == 0
+    assert steps_of(run) == steps_of(straight)
+    assert len(list((run.run_dir / "samples").iterdir())) == 4
+
+
 def write(folder: Path, attempt: int, share: str, steps: dict[int, dict[str, list[int]]]) -> Path:
     """A rank's log, of 4 samples an epoch; `share`: "0/2" is the first of two."""
     mine, shares = share.split("/")
@@ -185,6 +194,12 @@ def test_a_log_that_lacks_the_last_steps_is_told(tmp_path: Path) -> None:
     (tmp_path / "DONE").write_text('{"step": 2}')
     _, faults = sample_log.check(tmp_path)
     assert faults == ["DONE says 2 steps, and the log ends with step 1"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 1, "0/1", {1: {"0": [0, 0]}})
+    assert commands.main(["samples", str(tmp_path)]) == 1
+    assert "epoch 0: taken twice: 0 in steps [1, 1]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"]])
