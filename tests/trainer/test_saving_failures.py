@@ -184,7 +184,7 @@ def hold_the_writer(_run: Run, name: str, step: int) -> None:
 @pytest.mark.case("T25")
 def test_a_save_may_take_longer_than_a_step(tmp_path: Path, make: Any) -> None:
     run = Run(tmp_path)
-    assert run.finish(make(step_timeout_s=9), listener=hold_the_writer) == "done"
+    assert run.finish(make(step_timeout_s=5), listener=hold_the_writer) == "done"
     assert sorted(all_contents(run)) == [2, 4, 6]
 
 
