@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo slurm-demo test lint unit matrix test-slurm test-slurm-24 ci bench golden docs clean
+.PHONY: setup demo slurm-demo test lint unit matrix faults faults-short test-slurm test-slurm-24 ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -33,11 +33,19 @@ lint: setup
 
 unit: setup
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n 2 -m 'not slurm and not matrix' --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults' --cov --cov-report=term:skip-covered
 
 # Every sharding strategy against one process; writes docs/strategies-measured.md.
 matrix: setup
 	$(BIN)/pytest tests/matrix --update-golden
+
+# 50 kills -9 at exact places, and damaged, full and vanished disks; writes docs/faults.md.
+faults: setup
+	$(BIN)/pytest tests/faults -m 'faults and not short' --update-golden
+
+# A part of it, for each merge.
+faults-short: setup
+	$(BIN)/pytest tests/faults -m short
 
 # On a real Slurm of this machine; needs root and slurm/dev-cluster install.
 test-slurm: setup
@@ -49,7 +57,7 @@ test-slurm-24: setup
 	slurm/dev-cluster --debian 13 check
 	DEV_CLUSTER_DEBIAN=13 $(BIN)/pytest tests/slurm -m slurm24
 
-ci: test matrix demo slurm-demo test-slurm test-slurm-24
+ci: test matrix faults-short demo slurm-demo test-slurm test-slurm-24
 
 # Figures of the README; by hand, on a quiet machine.
 bench: setup

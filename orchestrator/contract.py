@@ -6,6 +6,7 @@ page. Only the standard library is imported.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ RENDERED_DIR = "rendered"
 ATTEMPTS_DIR = "attempts"
 OWNER_FILE = "owner.json"
 DRAIN_FILE = "drain"
+HANG_FILE = "hang"
+HANGS_DIR = "hangs"
 OUTCOME_FILE = "outcome.json"
 ERRORS_DIR = "errors"
 END_FILE = "end.json"
@@ -31,11 +34,14 @@ METRICS_FILE = "metrics.jsonl"
 LEDGER_FILE = "goodput.jsonl"
 METRICS_TAG = "[metrics] "
 DONE_FILE = "DONE"
+GRACE_FILE = "grace.json"
+GRACE_FACTOR = 10  # times timeouts.shutdown, the longest that grace.json may ask for
 
 OUTCOME_DONE = "done"
 OUTCOME_DRAINED = "drained"
 KIND_CONFIGURATION = "configuration"
 KIND_FAILURE = "failure"
+KIND_HANG = "hang"
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -49,6 +55,18 @@ EXIT_NAMES = {
     EXIT_CONFIGURATION: "configuration",
     EXIT_HANG: "hang",
 }
+
+
+def drain_limit_s(shutdown_timeout_s: float, grace: bytes) -> float:
+    """Seconds from the request to stop until node.py ends the ranks.
+
+    grace: contents of grace.json; what is no such file, or empty, leaves it at the timeout.
+    """
+    try:
+        needed_s = float(json.loads(grace)["seconds"])
+    except (ValueError, TypeError, KeyError):
+        return shutdown_timeout_s
+    return max(shutdown_timeout_s, min(needed_s, GRACE_FACTOR * shutdown_timeout_s))
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,11 @@ class RunPaths:
     @property
     def ledger(self) -> Path:
         return self.root / LEDGER_FILE
+
+    @property
+    def grace(self) -> Path:
+        """How many seconds a stop may take, as the program has measured it."""
+        return self.root / GRACE_FILE
 
     @property
     def done(self) -> Path:

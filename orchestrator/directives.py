@@ -23,10 +23,7 @@ def directives(plan: LaunchPlan) -> Directives:
         ("job-name", plan.name),
         # Two jobs of one name never run at once: the name is the run.
         ("dependency", "singleton"),
-        ("nodes", str(plan.num_nodes)),
-        # torchrun: one task a node, which starts the ranks.
-        ("ntasks-per-node", str(plan.tasks_per_node)),
-        ("cpus-per-task", str(plan.cpus_per_task)),
+        *_nodes(plan),
         *_gpus(plan),
         *_limits(plan),
         ("signal", f"B:{slurm.signal}@{plan.shutdown_timeout_s + LEAVE_S}"),
@@ -39,6 +36,21 @@ def directives(plan: LaunchPlan) -> Directives:
     if slurm.exclusive:
         site.append(("exclusive", None))
     return [*own, *site, *sorted(slurm.options.items())]
+
+
+def _nodes(plan: LaunchPlan) -> Directives:
+    if plan.is_elastic:
+        # With a number of tasks Slurm takes that of the fewest nodes, and gives no more nodes than
+        # tasks (seen on 22.05). Without one each node has the cores of a task.
+        cores = plan.cpus_per_task * plan.tasks_per_node
+        sizes = f"{plan.node_sizes[0]}-{plan.num_nodes}"
+        return [("nodes", sizes), ("cpus-per-task", str(cores))]
+    return [
+        ("nodes", str(plan.num_nodes)),
+        # torchrun: one task a node, which starts the ranks.
+        ("ntasks-per-node", str(plan.tasks_per_node)),
+        ("cpus-per-task", str(plan.cpus_per_task)),
+    ]
 
 
 def _gpus(plan: LaunchPlan) -> Directives:

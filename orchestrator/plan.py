@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.spec.elements import Element
     from orchestrator.spec.slurm import Slurm
 
+JOIN_GRACE_S = 10  # simulated nodes are started at the same moment
+
 
 @dataclass(frozen=True)
 class SweepPlan:
@@ -36,12 +38,16 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Everything that a renderer needs, with nothing left to decide."""
+    """Everything that a renderer needs, with nothing left to decide.
+
+    num_nodes is the most nodes of an attempt, node_sizes are all numbers that it may have.
+    """
 
     name: str
     target: str
     launcher: str
     num_nodes: int
+    node_sizes: tuple[int, ...]
     ranks_per_node: int
     env: tuple[tuple[str, str], ...]
     interface: str | None
@@ -63,6 +69,22 @@ class LaunchPlan:
     @property
     def world_size(self) -> int:
         return self.num_nodes * self.ranks_per_node
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether an attempt may have fewer nodes than the job asks for."""
+        return len(self.node_sizes) > 1
+
+    @property
+    def join_grace_s(self) -> int:
+        """How long a roll call with enough nodes waits for the others."""
+        return min(JOIN_GRACE_S, self.start_timeout_s)
+
+    @property
+    def nodes_words(self) -> str:
+        """How many nodes, in words."""
+        *fewer, most = map(str, self.node_sizes)
+        return f"{', '.join(fewer)}{' or ' if fewer else ''}{most} nodes"
 
     @property
     def tasks_per_node(self) -> int:
@@ -115,7 +137,8 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         name=spec.name,
         target=profile.target,
         launcher=_launcher(spec.launcher, profile),
-        num_nodes=spec.resources.nodes,
+        num_nodes=spec.resources.max_nodes,
+        node_sizes=spec.node_sizes,
         ranks_per_node=spec.resources.num_ranks_per_node,
         env=_environment(spec, profile, backend),
         interface=_interface(spec, profile),
@@ -131,7 +154,7 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         time_limit_s=spec.resources.time_limit,
         after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
-        trainer=trainer_config(spec, device, backend, profile.mtbf_s(spec.resources.nodes)),
+        trainer=trainer_config(spec, device, backend, profile.mtbf_s(spec.resources.max_nodes)),
     )
 
 
@@ -188,10 +211,11 @@ def _interface(spec: JobSpec, profile: ClusterProfile) -> str | None:
     interface = spec.network.interface
     if profile.target == "local":
         return interface or "lo"
-    if interface is not None and interface.partition(":")[0] == "lo" and spec.resources.nodes > 1:
+    nodes = spec.resources.max_nodes
+    if interface is not None and interface.partition(":")[0] == "lo" and nodes > 1:
         raise UserError(
             f"network.interface: {interface} leads nowhere but to the node itself, and the run has "
-            f"{spec.resources.nodes} nodes. Name the interface between them, or leave it out: it "
+            f"{nodes} nodes. Name the interface between them, or leave it out: it "
             "is then the one that leads to another node."
         )
     return interface

@@ -87,6 +87,7 @@ def _launch(plan: LaunchPlan) -> str:
         "version": 1,
         "name": plan.name,
         "num_nodes": plan.num_nodes,
+        "node_sizes": plan.node_sizes,
         "ranks_per_node": plan.ranks_per_node,
         "failures": plan.failures,
         "requeues": plan.requeues,

@@ -36,7 +36,7 @@ def trainer_config(spec: JobSpec, device: str, backend: str, mtbf_s: float) -> d
         "version": VERSION,
         "name": spec.name,
         "num_ranks": spec.num_ranks,
-        "world_sizes": [spec.num_ranks],
+        "world_sizes": [nodes * ranks_per_node for nodes in spec.node_sizes],
         "ranks_per_node": ranks_per_node,
         "device": device,
         "backend": backend,
@@ -109,6 +109,7 @@ def _model(model: Model) -> dict[str, Any]:
         "tied": model.tied,
         "factory": model.factory,
         "args": model.args,
+        "init": model.init,
     }
 
 

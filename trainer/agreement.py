@@ -30,9 +30,9 @@ HERE = Path(__file__).resolve().parent
 # What is compared, by the name that messages give it: lines in an order that counts.
 Facts = Mapping[str, Sequence[str]]
 
-CODE, FACTORY, CONFIGURATION, VERSIONS, DATA, ORDER = (
+CODE, FACTORY, CONFIGURATION, VERSIONS, DATA, ORDER, WEIGHTS = (
     "the trainer's code", "the code of train.model.factory", "the configuration", "the versions",
-    "the data", "the order of modules and parameters",
+    "the data", "the order of modules and parameters", "the file of train.model.init",
 )  # fmt: skip
 ADVICE = {
     CODE: "install the same version on every node",
@@ -40,6 +40,7 @@ ADVICE = {
     CONFIGURATION: "every node must see the same run folder",
     VERSIONS: "use the same environment or image on every node",
     DATA: "every node must see the same files",
+    WEIGHTS: "every node must see the same file",
     ORDER: "build the model alike on every rank: look for what depends on the rank, on the order of"
     " a set or on chance",
 }

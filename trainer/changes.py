@@ -20,7 +20,8 @@ Settings = dict[str, Any]
 
 SPREAD_KEYS = ("strategy", "shard_group", "tensor", "precision", "reductions", "buffers")
 SECTIONS = ("model", "data", "optimizer", "schedule", "batch")
-NOT_RECORDED = {"train.data.workers"}  # changes nothing of what is learned
+# They change nothing of what is learned from a checkpoint on.
+NOT_RECORDED = {"train.data.workers", "train.model.init"}
 
 # With another of these the weights would not fit, or would mean something else.
 MODEL_KEYS = {

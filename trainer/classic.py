@@ -23,6 +23,7 @@ from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 from trainer.config import ParallelismConfig, TrainerConfig
 from trainer.flat_parts import FlatParts
 from trainer.full_state import STEP, Buffers
+from trainer.limits import group_timeout_s
 from trainer.mesh import Sizes, build_mesh
 from trainer.model import compile_blocks
 from trainer.parallelized import Outline, Parallelized, clean
@@ -84,7 +85,7 @@ def classic(
     parallelism = config.parallelism
     mesh = None
     if parallelism.strategy != "no_shard":
-        mesh = build_mesh(sizes, device, config.step_timeout_s)
+        mesh = build_mesh(sizes, device, group_timeout_s(config))
     model = start.model
     outline, names = Outline.of(model, config), _first_names(model)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}

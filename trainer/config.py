@@ -19,7 +19,10 @@ from trainer.contract import ConfigurationError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the built-in GPT, or a factory 'package.module:function' called with args."""
+    """Sizes of the built-in GPT, or a factory 'package.module:function' called with args.
+
+    init: a safetensors file with the first weights, relative to the working folder.
+    """
 
     layers: int
     heads: int
@@ -30,6 +33,7 @@ class ModelConfig:
     tied: bool
     factory: str | None
     args: dict[str, Any]
+    init: str | None
 
 
 @dataclass(frozen=True)

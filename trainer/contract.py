@@ -23,6 +23,8 @@ ATTEMPTS_DIR = "attempts"
 CHECKPOINTS_DIR = "checkpoints"
 ERRORS_DIR = "errors"
 DRAIN_FILE = "drain"
+HANG_FILE = "hang"
+HANGS_DIR = "hangs"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
 GRACE_FILE = "grace.json"
@@ -34,6 +36,7 @@ OUTCOME_DONE = "done"
 OUTCOME_DRAINED = "drained"
 KIND_CONFIGURATION = "configuration"
 KIND_FAILURE = "failure"
+KIND_HANG = "hang"
 VERSION = 1
 
 
@@ -97,6 +100,16 @@ class Contract:
         return self.attempt_dir / DRAIN_FILE
 
     @property
+    def hang_file(self) -> Path:
+        """Its existence says that the attempt hangs and is being ended."""
+        return self.attempt_dir / HANG_FILE
+
+    @property
+    def hangs_dir(self) -> Path:
+        """Where each rank was when the attempt hung."""
+        return self.attempt_dir / HANGS_DIR
+
+    @property
     def metrics_file(self) -> Path:
         """JSON lines of rank 0."""
         return self.run_dir / METRICS_FILE
@@ -154,14 +167,21 @@ class Contract:
 
     def write_error(self, kind: str, message: str) -> None:
         """Write why this rank failed; kind is KIND_CONFIGURATION or KIND_FAILURE."""
+        self.write_error_of(self.rank, socket.gethostname(), kind, message)
+
+    def write_error_of(self, rank: int, host: str, kind: str, message: str) -> None:
+        """Write why a rank failed that may not be able to say so itself."""
         content = {
-            "version": VERSION,
-            "kind": kind,
-            "rank": self.rank,
-            "host": socket.gethostname(),
-            "message": message,
-        }
-        write_json(self.attempt_dir / ERRORS_DIR / f"rank-{self.rank:05d}.json", content)
+            "version": VERSION, "kind": kind, "rank": rank, "host": host, "message": message,
+        }  # fmt: skip
+        write_json(self.attempt_dir / ERRORS_DIR / f"rank-{rank:05d}.json", content)
+
+
+def record_collectives(entries: int) -> None:
+    """Let torch's flight recorder keep the last `entries` collectives, unless the user has said
+    how many; before the process group is made. (torch 2.13, FlightRecorder.hpp)
+    """
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(entries))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -174,6 +194,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.rename(path)
+
+
+def create_once(path: Path, content: Mapping[str, Any]) -> bool:
+    """Make a file that one rank alone can make, and its folder; False if another one has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(content, file)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _number(environ: Mapping[str, str], name: str, least: int, faults: list[str]) -> int:

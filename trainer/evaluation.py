@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer import phase
 from trainer.parallel import split
 from trainer.parallelized import Parallelized
 from trainer.samples import Samples, validation_batches
@@ -34,6 +35,7 @@ def validation_totals(
     module, ignored = parallel.module.eval(), parallel.config.data.ignore_token
     parallel.before_evaluation()
     for batch, counts in batches:
+        phase.beat()
         if any_rank(must_stop(), device) if in_lockstep else must_stop():
             totals[2] = 1
             break

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainer.config import TrainerConfig
 from trainer.contract import Contract
+from trainer.limits import group_timeout_s
 from trainer.parallelized import Parallelized
 from trainer.sample_log import SampleLog
 from trainer.samples import Indices, Samples, SampleStream, train_batches
@@ -45,7 +46,7 @@ class Feed:
             samples if self._log is None else Numbered(samples),
             self._stream,
             config.data.workers,
-            timeout_s=config.step_timeout_s,
+            timeout_s=group_timeout_s(config),
             pin=device.type == "cuda",
             rank=contract.rank,
         )

@@ -18,7 +18,14 @@ from trainer.contract import Contract, Superseded
 from trainer.peers import Peers, some
 from trainer.pruning import prune
 from trainer.staging import Staged
-from trainer.writing import CheckpointNotWritten, Draft, PartNotWritten, TookTooLong, free_space
+from trainer.writing import (
+    CheckpointNotWritten,
+    Draft,
+    PartNotWritten,
+    TookTooLong,
+    free_space,
+    refuse_if_superseded,
+)
 
 if TYPE_CHECKING:  # torch's part of it takes time to import
     from trainer.shards import Parts
@@ -26,6 +33,7 @@ if TYPE_CHECKING:  # torch's part of it takes time to import
 T = TypeVar("T")
 # A thread that is late ends by itself, with a better message; so it gets this much more.
 GRACE_S = 5.0
+BEAT_S = 1.0  # from one sign of progress to the next while the main thread waits
 
 
 @dataclass(frozen=True)
@@ -100,9 +108,11 @@ class Flight:
             self.blocked_s = perf_counter() - self._began
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread, but no longer than this."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, timeout_s))
+        """Wait for the thread, but no longer than this, and so without the watchdog's limit."""
+        until = monotonic() + timeout_s
+        while self._thread is not None and self._thread.is_alive() and monotonic() < until:
+            self._thread.join(min(BEAT_S, until - monotonic()))
+            phase.beat()
 
     def wait(self) -> None:
         """Return once it is published; raise what stopped it, the same on all ranks."""
@@ -184,12 +194,22 @@ class Flight:
         try:
             answer: Answer[T] = Answer(act())
         except Exception as error:  # whatever it is, the others wait for the answer
-            answer = Answer(None, self._fault_of(error))
+            answer = Answer(None, self._fault_of(self._or_superseded(error)))
         answers = self._peers.exchange(answer, f"checkpoint {self.draft.final}")
         faults = [answer.fault for answer in answers if answer.fault is not None]
         if faults:
             raise self._error_of(faults)
         return [answer.value for answer in answers]
+
+    def _or_superseded(self, error: Exception) -> Exception:
+        """Superseded instead, if it is so: a newer attempt removes what this one is writing."""
+        try:
+            refuse_if_superseded(self._contract)
+        except Superseded as superseded:
+            return superseded
+        except OSError:  # the disk does not say; what it said before counts
+            return error
+        return error
 
     def _fault_of(self, error: Exception) -> Fault:
         me = self._peers.me

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer import agreement, changes, checkpoint, finding, phase, replicas, state
+from trainer import agreement, changes, checkpoint, finding, phase, replicas, state, weights
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
 from trainer.data import load_corpus
@@ -67,6 +67,8 @@ class Trainer:
         stop.leave_if_asked()
         began = perf_counter()
         self.resumed_from = self._resume()
+        if self.resumed_from is None:
+            weights.start_from(config.model.init, self.parallel)
         restore_s = perf_counter() - began
         self._check_replicas()
         stop.leave_if_asked(self.progress.step)
@@ -111,7 +113,6 @@ class Trainer:
     def _train_step(self) -> Tensor:
         """One optimizer step; returns its loss, a scalar of this rank's samples."""
         config, progress = self.config, self.progress
-        phase.enter("step", progress.step)
         accumulation = config.batch.accumulation
         losses: list[Tensor] = []
         self.optimizer.zero_grad()
@@ -141,7 +142,9 @@ class Trainer:
 
     def _next_batch(self) -> Pair:
         began = perf_counter()
+        phase.enter("data", self.progress.step)
         batch = next(self._batches)
+        phase.enter("step", self.progress.step)
         self.clock.data_s += perf_counter() - began
         return split(batch, self.device)
 
@@ -252,6 +255,7 @@ class Trainer:
         state.seed_everything(seed)
         if self.config.checkpoint.resume == "never":
             return None
+        phase.enter("restore", 0)
         path, self.broken = finding.newest_whole(self.contract.checkpoint_dir, self.peers)
         if path is None:
             return None

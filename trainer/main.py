@@ -25,7 +25,11 @@ from trainer.contract import (
     OUTCOME_DRAINED,
     ConfigurationError,
     Contract,
+    record_collectives,
 )
+from trainer.elastic import for_world
+from trainer.limits import group_timeout_s
+from trainer.watchdog import Watchdog
 
 if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuration comes first
     import torch
@@ -38,6 +42,7 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
+RECORDED_COLLECTIVES = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,12 +77,7 @@ def _put_on_record(contract: Contract, kind: str, message: str) -> None:
 
 def run(config_file: Path, contract: Contract) -> None:
     """Train as the file says. Raises ConfigurationError for what would fail again."""
-    config = read_config(config_file)
-    if config.num_ranks != contract.world_size:
-        raise ConfigurationError(
-            f"num_ranks: {config_file} was rendered for {config.num_ranks} ranks, but WORLD_SIZE is"
-            f" {contract.world_size}; start as many ranks, or render the job again"
-        )
+    config = for_world(read_config(config_file), contract.world_size)
     contract.enter_workdir()
     if contract.is_done():
         if contract.rank == 0:
@@ -87,11 +87,16 @@ def run(config_file: Path, contract: Contract) -> None:
 
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
-    phase.enter("start", 0)
     signals.handle()
-    device = _device(config, contract)
-    with process_group(config, contract) as store:
-        _train_in_group(config, contract, store, device)
+    phase.enter("start", 0)
+    watchdog = Watchdog(config, contract)
+    watchdog.start()
+    try:
+        device = _device(config, contract)
+        with process_group(config, contract) as store:
+            _train_in_group(config, contract, store, device)
+    finally:
+        watchdog.finish()
 
 
 def _train_in_group(
@@ -121,7 +126,8 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     long.
     """
     from trainer.checkpoint import newest_step
-    from trainer.metrics import Metrics
+    from trainer.ledger import Ledger
+    from trainer.metrics import Clock, Metrics
 
     if config.checkpoint.resume == "auto":
         step = step or newest_step(contract.checkpoint_dir)
@@ -129,6 +135,9 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
     if contract.rank == 0:
         with contextlib.closing(Metrics(contract, False, step)) as metrics:
             metrics.event("end", step, outcome=OUTCOME_DRAINED)
+        ledger = Ledger(contract, step, restore_s=0.0)
+        ledger.outcome = OUTCOME_DRAINED
+        ledger.close(step, Clock())
         contract.write_outcome(OUTCOME_DRAINED, step)
 
 
@@ -153,14 +162,15 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
 def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     """The default process group while the block runs; gives the rendezvous store.
 
-    step_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
+    group_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
     that holds the group, as a DDP model does, may outlive the block: such a holder would end the
     group with Python's lock held and wait for threads that may need the lock.
     """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    timeout = datetime.timedelta(seconds=config.step_timeout_s)
+    record_collectives(RECORDED_COLLECTIVES)
+    timeout = datetime.timedelta(seconds=group_timeout_s(config))
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         if (rank, world_size) != (contract.rank, contract.world_size):

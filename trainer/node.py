@@ -9,6 +9,9 @@ Node 0 listens, the others report to it. When all are there node 0 claims the at
 "go"; each node then starts torchrun. The connections stay open: a node that is lost ends the
 attempt on all others, and all leave with the one code that node 0 decided (docs/contract.md).
 
+With --sizes an attempt may begin with fewer nodes: once there are enough, node 0 waits a grace
+for the others, and numbers those that are here anew. One beyond an allowed size waits for the end.
+
 With --direct it is started once per rank, as by srun, and starts the program itself: each "node" of
 the roll call is then a rank, and what is said of torchrun holds for the program.
 
@@ -28,6 +31,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -44,11 +48,20 @@ from typing import Any, NoReturn, TypeVar
 
 EXIT_DONE, EXIT_FAILED, EXIT_REQUEUE, EXIT_CONFIGURATION, EXIT_HANG = 0, 1, 75, 78, 79
 KILL_GRACE_S = 5.0  # from SIGTERM to torchrun to SIGKILL, once the attempt is lost
+STACKS_S = 2.0  # from asking the processes of a hanging attempt for their stacks to reading them
+HANG_GRACE_S = 30.0  # for the ranks of a hanging attempt to report and to end by themselves
+PULSE_S = 5.0  # between two looks at whether the ranks' watchdogs run
+SILENCE_S = 30.0  # after its time limit, in which a watchdog that runs would have acted
 FAILURE_GRACE_S = 30.0  # for torchrun to end by itself after one of its ranks reported an error
+JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
+GRACE_FILE = "grace.json"
+GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
 TICK_S = 0.1
 LINE_LIMIT = 65536  # bytes of one message
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
+# Files of Python's own library and of torch, whose frames do not say where a program is.
+LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/(?!torch/))|^<")
 AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the program never sees it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SIOCGIFCONF, IFREQ_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq of 64 bits, netdevice(7)
@@ -88,7 +101,7 @@ class Result:
     node: int
     host: str
     code: int
-    kind: str = ""  # "configuration" or "failure" where a rank said so, or "undrained"
+    kind: str = ""  # "configuration", "failure" or "hang" where a rank said so, or "undrained"
     rank: int | None = None
     message: str = ""  # one line
     detail: str = ""  # the lines after it
@@ -324,6 +337,7 @@ class Head:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.nodes, self.pending = args, {0: args.host}, dict[Link, float]()
         self.links, self.refused = dict[int, Link](), list[str]()
+        self.spares = list[Link]()
         self.gpus = {0: args.gpus}
         try:
             family = socket.getaddrinfo(args.address, args.port, type=socket.SOCK_STREAM)[0][0]
@@ -337,15 +351,39 @@ class Head:
         self.selector.register(self.listener, selectors.EVENT_READ)
 
     def gather(self, signals: Signals) -> None:
-        """Returns when every node has reported; raises Leave that names the missing ones."""
+        """Returns when every node has reported, or enough have and no other does for the grace;
+        raises Leave that names the missing ones."""
         deadline = time.monotonic() + self.args.start_timeout_s
+        enough_at = float("inf")
         while len(self.nodes) < self.args.nnodes:
             signals.check()
-            if time.monotonic() > deadline:
-                raise Leave(EXIT_FAILED, self._missing())
+            if len(self.nodes) < self.args.sizes[0]:
+                enough_at = float("inf")
+            elif enough_at == float("inf"):
+                enough_at = time.monotonic()
+            if time.monotonic() > min(deadline, enough_at + self.args.join_grace_s):
+                break
             self.poll()
             for link in [k for k, born in self.pending.items() if time.monotonic() > born]:
                 self._drop(link)
+        if len(self.nodes) < self.args.sizes[0]:
+            raise Leave(EXIT_FAILED, self._missing())
+
+    def settle(self) -> None:
+        """Numbers the nodes of this attempt from 0 on, as many as an allowed size has."""
+        size = max(size for size in self.args.sizes if size <= len(self.nodes))
+        numbers = sorted(self.nodes)
+        for number in numbers[size:]:
+            say(f"node {number} ({self.nodes[number]}) is one too many and waits for the end")
+            self.selector.unregister(self.links[number])
+            self.spares.append(self.links[number])
+        kept = list(enumerate(numbers[:size]))
+        self.nodes = {new: self.nodes[old] for new, old in kept}
+        self.gpus = {new: self.gpus[old] for new, old in kept}
+        self.links = {new: self.links[old] for new, old in kept if old}
+        for node, link in self.links.items():
+            link.node = node
+        self.args.nnodes = size
 
     def poll(self) -> list[tuple[int, Message | None]]:
         """What nodes have said since the last call; None for a node that is lost."""
@@ -374,8 +412,15 @@ class Head:
             self._drop(link)
 
     def broadcast(self, message: Message) -> None:
-        for link in self.links.values():
+        for link in [*self.links.values(), *self.spares]:
             link.send(message)
+
+    def start(self, go: Message) -> None:
+        """Tells each node its place in the attempt."""
+        for node, link in self.links.items():
+            link.send({"go": {**go, "nnodes": self.args.nnodes, "node_rank": node}})
+        for link in self.spares:
+            link.send({"go": {"spare": True}})
 
     def _accept(self) -> None:
         try:
@@ -429,6 +474,8 @@ class Head:
         missing = [str(n) for n in range(count) if n not in self.nodes]
         shown = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" * (len(missing) > 20))
         text = f"node {shown} of {count} did not report within {self.args.start_timeout_s:g} s"
+        fewest = self.args.sizes[0]
+        text += f"; an attempt needs {fewest}" if fewest < count else ""
         text += f"; here: {', '.join(here[:20])}"
         return text + (f"; refused: {'; '.join(self.refused[:5])}" if self.refused else "")
 
@@ -518,7 +565,10 @@ class Agent:
         self.ranks = range(args.node_rank * args.nproc, (args.node_rank + 1) * args.nproc)
         self.began, self.stopping = time.monotonic(), ""
         self.undrained: Result | None = None
+        self.hang: Hang | None = None
+        self.pulses = Pulses()
         self.term_at, self.kill_at, self.drain_at = float("inf"), float("inf"), float("inf")
+        self.drain_limit_s = float(args.shutdown_timeout_s)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         command = agent_command(args, go, self.dir)
         # Its folder is not the user's: a folder "torch" there would be imported. A session of its
@@ -554,6 +604,7 @@ class Agent:
             end_descendants()
             return self._result(code)
         now = time.monotonic()
+        self._watch_for_hang(now)
         self._drain(now)
         if self.kill_at < now:
             self.process.kill()
@@ -566,13 +617,35 @@ class Agent:
         drain = self.dir / "drain"
         if self.drain_at == float("inf") and (self.signals.received or os.path.exists(drain)):
             self._ask_to_drain(drain)
-            self.drain_at = now + self.args.shutdown_timeout_s
+            self.drain_limit_s = drain_limit_s(self.args)
+            self.drain_at = now + self.drain_limit_s
         if self.drain_at < now and not self.stopping:
             if not self._errors():
                 self.undrained = self._undrained()
-            self.stop(f"not drained within {self.args.shutdown_timeout_s:g} s")
+            self.stop(f"not drained within {self.drain_limit_s:g} s")
         elif self.term_at == float("inf") and self._errors():
             self.term_at = now + FAILURE_GRACE_S
+
+    def _watch_for_hang(self, now: float) -> None:
+        if self.hang is not None:
+            if self.hang.is_over(now):
+                for pid in self._rank_pids().values():
+                    kill(pid, signal.SIGKILL)
+        elif os.path.exists(self.dir / "hang"):
+            say(f"attempt {self.attempt} hangs: the ranks report into {self.dir / 'hangs'}")
+            self.hang = Hang(self.dir, self.args.host, self._rank_pids())
+        elif silent := self.pulses.silent(now, self._known_pids()):
+            self._mark(*silent)
+
+    def _known_pids(self) -> dict[int, int]:
+        return {self.ranks[0]: self.process.pid} if self.args.direct else dict(self.watch.found)
+
+    def _mark(self, rank: int, quiet_s: float) -> None:
+        try:
+            mark_as_hanging(self.dir, self.args.host, rank, quiet_s)
+        except OSError as error:
+            say(f"cannot write {self.dir / 'hang'}: {error}")
+            self.stop(f"rank {rank} has not run for {quiet_s:g} s")
 
     def _ask_to_drain(self, drain: Path) -> None:
         say(f"draining attempt {self.attempt} {self.signals.received}")
@@ -590,7 +663,7 @@ class Agent:
     def _undrained(self) -> Result:
         """The fault of this node where ranks have not stopped though they were asked to."""
         left = sorted(self._rank_pids())
-        limit_s, by = self.args.shutdown_timeout_s, self.signals.received or "the drain file"
+        limit_s, by = self.drain_limit_s, self.signals.received or "the drain file"
         text = f"not drained within {limit_s:g} s of {by}, killed; steps since the last checkpoint"
         text += f" are lost; not stopped: {named_ranks(left)}"
         rank = left[0] if len(left) == 1 else None
@@ -606,8 +679,12 @@ class Agent:
     def _result(self, code: int) -> Result:
         errors = self._errors()
         faults = [r for r, e in errors.items() if e.get("kind") == "configuration"]
+        hung = [r for r, e in errors.items() if e.get("kind") == "hang"]
         if code == 0 and not faults:
             return self._fault(0, "", None, "", self.elapsed_s())
+        if not faults and not hung and self.hang and (fault := self.hang.fault()):
+            return self._fault(code, "hang", *fault, self.elapsed_s())
+        faults = faults or hung
         if self.undrained and not faults:
             return self.undrained
         rank, at, words = self.watch.first or (next(iter(errors), None), self.elapsed_s(), "")
@@ -701,6 +778,16 @@ class RankWatch(threading.Thread):
     def _left(self, key: selectors.SelectorKey) -> tuple[int, int | None]:
         rank, pid = key.data
         return rank, ended_with(pid)
+
+
+def drain_limit_s(args: argparse.Namespace) -> float:
+    """Seconds from the request to stop until ranks are ended: the shutdown timeout, or more where
+    the program says that its checkpoints take longer."""
+    timeout_s = float(args.shutdown_timeout_s)
+    needed_s = read_json(Path(args.run_dir) / GRACE_FILE).get("seconds")
+    if not isinstance(needed_s, (int, float)):
+        return timeout_s
+    return max(timeout_s, min(float(needed_s), GRACE_FACTOR * timeout_s))
 
 
 def guarded(command: list[str]) -> list[str]:
@@ -840,21 +927,180 @@ class Echo(threading.Thread):
         self.join(timeout=HELLO_TIMEOUT_S)
 
 
+# --- a hang ------------------------------------------------------------------------------------
+
+
+class Hang:
+    """What this node adds to the reports of the ranks once a watchdog has made the file `hang`:
+    how their processes stand, and the stacks of those whose own thread cannot write them.
+
+    Built, it asks for the stacks. What is stopped goes on, so that it can answer.
+    """
+
+    def __init__(self, attempt_dir: Path, host: str, pids: dict[int, int]) -> None:
+        self.dir, self.host, self.began = attempt_dir / "hangs", host, time.monotonic()
+        self.seen = {
+            rank: [look_at(pid), *(look_at(p) for p, _ in descendants(pid))]
+            for rank, pid in pids.items()
+        }
+        self.written = False
+        for process in (process for tree in self.seen.values() for process in tree):
+            if process["answers"]:
+                kill(process["pid"], signal.SIGQUIT)
+            if process["state"].startswith("T"):
+                kill(process["pid"], signal.SIGCONT)
+
+    def is_over(self, now: float) -> bool:
+        """Does what is due; whether the ranks are to be ended now."""
+        if not self.written and now - self.began > STACKS_S:
+            self.written = True
+            try:
+                self.write()
+            except OSError as error:
+                say(f"cannot write into {self.dir}: {error}")
+        late = now - self.began > HANG_GRACE_S
+        return late or (self.written and os.path.exists(self.dir / "verdict.json"))
+
+    def write(self) -> None:
+        """Writes what was seen of each rank, and the stacks."""
+        self.dir.mkdir(exist_ok=True)
+        for rank, (process, *below) in self.seen.items():
+            name = f"rank-{rank:05}"
+            for child in below:
+                child["at"] = self._save(child["pid"], f"{name}.below-{child['pid']}.stacks.txt")
+            at = self._save(process["pid"], f"{name}.stacks.txt")
+            said = {"version": 1, "rank": rank, "host": self.host, **process, "at": at}
+            words = [below_words(child) for child in below]
+            write_json(self.dir / f"{name}.process.json", {**said, "below": words})
+
+    def _save(self, pid: int, name: str) -> str:
+        """Keeps the stacks of a process, which may have written later ones; where it is."""
+        text = sheet_of(pid).partition("\n")[2]
+        if text:
+            (self.dir / name).write_text(text, encoding="utf-8")
+        return place_in(text)
+
+    def fault(self) -> tuple[int, str] | None:
+        """A rank of this node that could not report, and why, where no rank has compared them."""
+        if os.path.exists(self.dir / "verdict.json"):
+            return None
+        for rank, (process, *_) in self.seen.items():
+            if not os.path.exists(self.dir / f"rank-{rank:05}.json"):
+                at = place_in(sheet_text(self.dir / f"rank-{rank:05}.stacks.txt"))
+                text = f"no progress: its process was in state {process['state']} and Python ran in"
+                return rank, f"{text} none of its threads; {at or 'no stacks'}; see {self.dir}"
+        return None
+
+
+def look_at(pid: int) -> Message:
+    """How a process stands (proc(5)), and whether it writes its stacks when asked to."""
+    lines = sheet_text(Path(f"/proc/{pid}/status")).splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    caught = int(status.get("SigCgt", "0"), 16)
+    return {
+        "pid": pid,
+        "name": status.get("Name", "?"),
+        "state": status.get("State", "? (gone)"),
+        "wchan": sheet_text(Path(f"/proc/{pid}/wchan")),
+        "answers": bool(caught >> (signal.SIGQUIT - 1) & 1),
+    }
+
+
+def below_words(process: Message) -> str:
+    """A process that a rank has started, in words."""
+    words = f"process {process['pid']} ({process['name']}, state {process['state']}"
+    words += f", in {process['wchan']})" if process["wchan"].strip("0") else ")"
+    return f"{words} at {process['at']}" if process["at"] else words
+
+
+def sheet_text(path: Path) -> str:
+    """The text of a small file, "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_LIMIT).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def sheet_of(pid: int) -> str:
+    """What a process has written on its sheet of memory (trainer/stacks.py), "" if it has none."""
+    wanted, folder = f"/memfd:orchestrate-stacks-{pid} (deleted)", f"/proc/{pid}/fd"
+    try:
+        found = [n for n in os.listdir(folder) if os.readlink(f"{folder}/{n}") == wanted]
+    except OSError:
+        return ""  # it has ended, or a file was closed meanwhile
+    return sheet_text(Path(folder, found[0])) if found else ""
+
+
+def place_in(text: str) -> str:
+    """Where the main thread is, as "FILE:LINE in FUNCTION", by the stacks that faulthandler wrote;
+    "" if they do not say. What is not of torch or Python itself comes first."""
+    main = text.rpartition("(most recent call first):")[2]  # it began first, so it comes last
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', main, re.MULTILINE)
+    own = [frame for frame in frames if not LIBRARY.search(frame[0])]
+    return "{}:{} in {}".format(*(own or frames)[0]) if frames else ""
+
+
+class Pulses:
+    """Finds the rank whose watchdog does not run: it cannot notice that it hangs itself. Time is
+    counted in looks, so that a job that was suspended as a whole has lost none."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.heard: dict[int, tuple[str, int]] = {}  # a rank's last beat, and the looks since
+
+    def silent(self, now: float, pids: dict[int, int]) -> tuple[int, float] | None:
+        """A rank that has been silent beyond its limit, and for how many seconds."""
+        if now < self.due:
+            return None
+        self.due = now + PULSE_S
+        for rank, pid in pids.items():
+            beat = sheet_of(pid).partition("\n")[0]
+            before, looks = self.heard.get(rank, ("", 0))
+            looks = looks + 1 if beat == before else 0
+            self.heard[rank] = beat, looks
+            limit_s = float(beat.split()[1]) if beat else 0.0
+            if limit_s and looks * PULSE_S > limit_s + SILENCE_S:
+                return rank, looks * PULSE_S
+        return None
+
+
+def mark_as_hanging(attempt_dir: Path, host: str, rank: int, quiet_s: float) -> None:
+    """Does what the watchdog of a rank would have done; raises OSError."""
+    said = {"version": 1, "rank": rank, "host": host, "quiet_s": quiet_s}
+    write_json(attempt_dir / "hang", said)
+
+
+def why_hanging(attempt_dir: Path) -> str:
+    """Why the attempt is ended as a hang, "" if it is not."""
+    if not os.path.exists(attempt_dir / "hang"):
+        return ""
+    verdict, mark = (read_json(attempt_dir / n) for n in ("hangs/verdict.json", "hang"))
+    text = (
+        f"rank {mark.get('rank')} on {mark.get('host')} made no progress; see {attempt_dir}/hangs"
+    )
+    return str(verdict.get("message") or text)
+
+
 # --- one attempt -------------------------------------------------------------------------------
 
 
-def decide(results: list[Result], outcome: str, local_size: int = 1) -> Message:
+def decide(results: list[Result], outcome: str, local_size: int = 1, hang: str = "") -> Message:
     """What end.json says: code, reason (one line, more in `detail`), and who was first at fault.
-    The code is the gravest: configuration, failed, requeue, done. `local_size` of those that sent
-    the results are on one node."""
+    The code is the gravest: configuration, hang, failed, requeue, done. `local_size` of those that
+    sent the results are on one node. `hang`: why the attempt was ended as one, if it was."""
     results = sorted(results, key=lambda r: r.at)
-    faulty = [r for r in results if r.kind == "configuration"] or [r for r in results if r.code]
+    graver = [[r for r in results if r.kind == kind] for kind in ("configuration", "hang")]
+    faulty = graver[0] or graver[1] or [r for r in results if r.code]
     if not faulty:
         code = {"done": EXIT_DONE, "drained": EXIT_REQUEUE}.get(outcome, EXIT_FAILED)
         reason = outcome or "the ranks ended with 0 but rank 0 left no outcome.json"
         return ending(code, reason)
     first = faulty[0]
-    code = EXIT_CONFIGURATION if first.kind == "configuration" else EXIT_FAILED
+    if hang and not graver[0] and not graver[1]:
+        return ending(EXIT_HANG, *shortened(hang))
+    codes = {"configuration": EXIT_CONFIGURATION, "hang": EXIT_HANG}
+    code = codes.get(first.kind, EXIT_FAILED)
     node = first.node // local_size
     who = f"node {node} ({first.host})"
     who = who if first.rank is None else f"rank {first.rank} on {who}"
@@ -874,13 +1120,14 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
     try:
         head.gather(signals)
         leave_if_done(args)
+        head.settle()
         check_gpus(head)
         attempt = claim_attempt(Path(args.run_dir), args.id)
         port, mark = reserve_port(f"{args.id}-{attempt}", args.address)
         head.close_roll_call()
         go = {"attempt": attempt, "master_addr": args.head, "master_port": port}
         say(f"attempt {attempt}: {args.nnodes} nodes are here: {', '.join(head.nodes.values())}")
-        head.broadcast({"go": go})
+        head.start(go)
         with mark:
             agent = Agent(args, go, signals)
             results = echoed(args, agent, lambda: collect(head, agent))
@@ -888,7 +1135,8 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         leave = fault if isinstance(fault, Leave) else Leave(EXIT_FAILED, f"node 0: {fault}")
         head.broadcast({"end": leave.code, "reason": leave.reason})
         raise leave from None
-    return finish(head, agent, decide(results, outcome_of(agent.dir), args.local_world_size))
+    outcome, hang = outcome_of(agent.dir), why_hanging(agent.dir)
+    return finish(head, agent, decide(results, outcome, args.local_world_size, hang))
 
 
 def check_gpus(head: Head) -> None:
@@ -974,8 +1222,23 @@ def lost(node: int, hosts: dict[int, str], text: str, at: float) -> Result:
 def run_member(args: argparse.Namespace, signals: Signals) -> int:
     """The life of any other node; the exit code that node 0 decided."""
     link, go = join(args, signals)
+    if "spare" in go:
+        return wait_out(link)
+    args.nnodes, args.node_rank = int(go["nnodes"]), int(go["node_rank"])
     agent = Agent(args, go, signals)
     return echoed(args, agent, lambda: take_part(link, agent))
+
+
+def wait_out(link: Link) -> int:
+    """The life of a node that the attempt has no use for: it leaves with the others, since a node
+    that leaves before would count as lost. A signal changes nothing: the others have it too."""
+    say("the attempt goes without this node; waiting for its end")
+    for message in follow(link, float("inf")):
+        if message is None or "end" in message:
+            break
+    code = int(message["end"]) if message else EXIT_FAILED
+    say(f"leaving with {code}: {'the attempt has ended' if message else 'node 0 was lost'}")
+    return code
 
 
 def take_part(link: Link, agent: Agent) -> int:
@@ -1058,6 +1321,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     for name in ("nnodes", "port"):
         parser.add_argument(f"--{name}", required=True, type=int)
+    parser.add_argument("--sizes", metavar="N,N", help="numbers of nodes that an attempt may have")
+    parser.add_argument(
+        "--join-grace-s",
+        type=float,
+        default=JOIN_GRACE_S,
+        help="for more nodes, once there are enough",
+    )
     rank = parser.add_mutually_exclusive_group(required=True)
     rank.add_argument("--node-rank", type=int)
     rank.add_argument("--node-rank-from", metavar="VARIABLE", help="of the environment")
@@ -1082,6 +1352,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         args.node_rank = rank_from(args.node_rank_from)
     args.local_rank = rank_from(args.local_rank_from) if args.local_rank_from else 0
     args.address = args.address or own_address(args)
+    args.sizes = sizes_of(args)
     if fault := check(args):
         raise Leave(EXIT_CONFIGURATION, f"node.py: {fault}")
     return args
@@ -1097,13 +1368,23 @@ def check(args: argparse.Namespace) -> str:
         return "--port must be 1 to 65535 and the timeouts above 0 s"
     if not os.path.isabs(args.run_dir) or not os.path.isdir(args.run_dir):
         return f"--run-dir {args.run_dir!r} must be a folder that is there, absolute"
+    if args.sizes[0] < 1 or args.sizes[-1] != args.nnodes or args.join_grace_s < 0:
+        return f"--sizes must be numbers from 1 up to {args.nnodes}, and --join-grace-s from 0 s"
     if fault := check_direct(args):
         return fault
-    if args.nnodes > 1 and not args.allow_loopback:
+    if args.nnodes > args.local_world_size and not args.allow_loopback:
         for name in (args.head, args.address):
             if is_loopback(name):
                 return f"{name} is a loopback address: no other machine can reach it"
     return ""
+
+
+def sizes_of(args: argparse.Namespace) -> list[int]:
+    """The numbers of nodes that an attempt may have, the smallest first; raises Leave."""
+    words = (args.sizes or str(args.nnodes)).split(",")
+    if not all(word.isdecimal() and len(word) < 9 for word in words):
+        raise Leave(EXIT_CONFIGURATION, f"node.py: --sizes {args.sizes!r}: write it as 1,2,4")
+    return sorted(map(int, words))
 
 
 def check_direct(args: argparse.Namespace) -> str:
@@ -1111,6 +1392,8 @@ def check_direct(args: argparse.Namespace) -> str:
     size = args.local_world_size
     if not args.direct:
         return "--local-world-size and --local-rank-from need --direct" if size != 1 else ""
+    if len(args.sizes) > 1:
+        return "--direct has one size: give as many ranks as are started"
     if args.nproc != 1 or size < 1 or args.nnodes % size:
         text = "--direct needs --nproc-per-node 1 and as many ranks on each node, not"
         return f"{text} {args.nnodes} ranks at {size} per node"

@@ -1,7 +1,7 @@
 """What this rank is doing now, for whoever watches it.
 
-A watchdog reads `current`; tests append a listener to act in a chosen phase. With no listener a
-change of phase costs one function call.
+The watchdog reads `current` and `beats`; tests append a listener to act in a chosen phase. With no
+listener a change of phase costs one function call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-PHASES = ("start", "load", "step", "evaluation", "save", "publish", "prune", "exit")
+PHASES = ("start", "load", "restore", "data", "step", "evaluation", "save", "publish", "prune",
+          "exit")  # fmt: skip
 
 
 class Phase(NamedTuple):
@@ -22,13 +23,15 @@ class Phase(NamedTuple):
 Listener = Callable[[str, int], None]
 
 current = Phase("start", 0)
+beats = 0  # grows with each sign of progress
 listeners: list[Listener] = []
 
 
 def enter(name: str, step: int) -> None:
     """Make `name` the current phase and tell every listener, in the order of their adding."""
-    global current
+    global current, beats
     current = Phase(name, step)
+    beats += 1
     tell(name, step)
 
 
@@ -36,3 +39,9 @@ def tell(name: str, step: int) -> None:
     """Tell every listener of a phase of another thread; the current phase stays the main one's."""
     for listener in listeners:
         listener(name, step)
+
+
+def beat() -> None:
+    """Say that the current phase goes on; for phases that last long, on the main thread."""
+    global beats
+    beats += 1

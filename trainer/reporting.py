@@ -97,12 +97,16 @@ class Reporter:
         return step_s[-1]
 
     def _sum(self) -> tuple[list[float], list[float]]:
-        """Means over ranks: the loss of each step, and the seconds of a step in each interval."""
+        """Means over ranks: the loss of each step, and the seconds of a step in each interval.
+
+        Summed in fp64, which is exact for numbers of fp32: in fp32 the order of the sum, and so the
+        last digit of a step's loss, would depend on which other steps are in the report.
+        """
         seconds = [interval.training_s / interval.num_steps for interval in self._intervals]
         own_s = torch.tensor(seconds, device=self._losses[0].device)
-        sums = torch.cat([torch.stack(self._losses).float(), own_s])
+        sums = torch.cat([torch.stack(self._losses).double(), own_s.double()])
         dist.all_reduce(sums)
-        means = (sums / self._contract.world_size).tolist()
+        means = (sums / self._contract.world_size).float().tolist()
         return means[: len(self._losses)], means[len(self._losses) :]
 
     def _judge(

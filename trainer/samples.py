@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from trainer.contract import ConfigurationError
+from trainer.stacks import Sheet
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -200,8 +201,8 @@ def _late(rank: int, worker: int, timeout_s: float) -> RuntimeError:
     """Batches are fetched by the workers in turn, so the one that hangs is known by its number."""
     return RuntimeError(
         f"rank {rank}: loader worker {worker} gave no batch within {timeout_s:g} s"
-        " (timeouts.step): see whether the file system of train.data answers; if it is only slow,"
-        " raise timeouts.step or train.data.workers"
+        ": see whether the file system of train.data answers; if it is only slow, raise"
+        " timeouts.step or train.data.workers"
     )
 
 
@@ -247,7 +248,9 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _end_with(parent: int, _worker: int) -> None:
-    """From now on this process is killed when its parent ends, which may be so already."""
+    """From now on this process is killed when its parent ends, which may be so already; and it
+    writes its stacks when it is asked for them."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+    Sheet()  # a worker that hangs is asked for its stacks

@@ -70,8 +70,8 @@ class Saver:
         self.finish()
         if progress.step == self._saved_step:
             return
-        aside = self._config.checkpoint.asynchronous and not final
         phase.enter("save", progress.step)
+        aside = self._config.checkpoint.asynchronous and not final
         began = perf_counter()
         staged = self._stage(progress, aside=aside)
         manifest = manifest_of(progress, last_step, self._config, self._contract, staged.format)

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Replicate
 
 from trainer.config import ParallelismConfig, TrainerConfig
+from trainer.limits import group_timeout_s
 from trainer.mesh import Sizes, build_mesh
 from trainer.model import GPT, compile_blocks
 from trainer.parallelized import Outline, Parallelized
@@ -69,7 +70,7 @@ def sharded(
 ) -> Sharded:
     """The model, spread over all ranks and with its starting values; a collective."""
     parallelism = config.parallelism
-    mesh = build_mesh(sizes, device, config.step_timeout_s)
+    mesh = build_mesh(sizes, device, group_timeout_s(config))
     model = start.model
     outline = Outline.of(model, config)
     units = units_of(model, parallelism.wrap)

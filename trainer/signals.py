@@ -43,6 +43,8 @@ def limited(limit_s: float, leave: Callable[[], object]) -> Iterator[None]:
             leave()
 
     before = signal.set_wakeup_fd(writer)  # gets a byte at each signal, whatever is running
+    if received:
+        os.write(writer, b"\0")
     thread = threading.Thread(target=watch, name="signals at the start", daemon=True)
     thread.start()
     try:

@@ -82,7 +82,7 @@ class Draft:
         path = self.aside / checkpoint.MANIFEST
         write_synced(path, lambda file: file.write(content.encode()), self.deadline)
         checkpoint.sync_folder(self.aside)
-        _refuse_if_superseded(contract)
+        refuse_if_superseded(contract)
         os.rename(self.aside, self.final)
         checkpoint.sync_folder(self.final.parent)
 
@@ -122,7 +122,8 @@ def write_synced(path: Path, write: Callable[[Any], object], deadline: float) ->
     return hashed.facts()
 
 
-def _refuse_if_superseded(contract: Contract) -> None:
+def refuse_if_superseded(contract: Contract) -> None:
+    """Raise Superseded if a newer attempt exists."""
     if not contract.is_newest_attempt():
         raise Superseded(
             f"attempt {contract.attempt} is superseded: {contract.run_dir / 'attempts'} has a "

@@ -14,9 +14,10 @@ GRAVITY = (contract.EXIT_CONFIGURATION, contract.EXIT_HANG, contract.EXIT_FAILED
 
 
 def gravest(codes: list[int]) -> int:
-    """The code of an attempt whose nodes left with `codes`; a signal or any other code is 1."""
+    """The code of an attempt whose nodes left with `codes`; a signal or any other code is 1, and
+    so is none at all."""
     known = [code if code in GRAVITY else contract.EXIT_FAILED for code in codes]
-    return min(known, key=GRAVITY.index)
+    return min(known, key=GRAVITY.index, default=contract.EXIT_FAILED)
 
 
 def next_state(ended: tuple[Ended, ...], launch: Launch, run_s: float) -> tuple[State, str]:
@@ -31,8 +32,8 @@ def next_state(ended: tuple[Ended, ...], launch: Launch, run_s: float) -> tuple[
         return State.DONE, last.reason
     if last.code == contract.EXIT_CONFIGURATION:
         return State.FAILED, f"configuration, not repeated: {last.reason}"
-    is_requeue = last.code == contract.EXIT_REQUEUE
-    used = sum((entry.code == contract.EXIT_REQUEUE) == is_requeue for entry in ended)
+    is_requeue = last.is_requeue
+    used = sum(entry.is_requeue == is_requeue for entry in ended)
     word, budget = ("requeues", launch.requeues) if is_requeue else ("failures", launch.failures)
     if used > budget:
         return State.FAILED, f"attempts.{word} of {budget} used up: {last.reason}"

@@ -111,7 +111,7 @@ class LocalBackend:
         return sweeps.elements(SITE, handle, _ask)
 
     def cancel(self, handle: Handle, *, now: bool = False) -> str:
-        """Stop a run and wait until it has stopped, for `timeouts.shutdown` and a little longer.
+        """Stop a run and wait until it has stopped, a little longer than node.py does.
 
         Raises BackendError if it would not stop, or had to be killed without a checkpoint.
         """
@@ -128,7 +128,9 @@ class LocalBackend:
             return _kill(handle, record)
         record.process.send(signal.SIGTERM)
         launch = Launch.read(handle.run_dir / contract.RENDERED_DIR / "launch.json")
-        limit_s = launch.shutdown_timeout_s + 2 * LEAVE_GRACE_S
+        grace = LocalRunStore(handle.run_dir).tail(contract.GRACE_FILE, 0)
+        drain_s = contract.drain_limit_s(launch.shutdown_timeout_s, grace)
+        limit_s = drain_s + 2 * LEAVE_GRACE_S
         if not processes.await_end(record.process, limit_s):
             raise BackendError(f"{handle.run} did not stop within {limit_s:g} s: cancel it --now")
         (status,) = self.status([handle])

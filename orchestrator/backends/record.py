@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import contract
 from orchestrator.backends import processes
 from orchestrator.errors import BackendError
 
@@ -29,6 +30,12 @@ class Launch:
     deadline_s: float | None
     start_timeout_s: float
     shutdown_timeout_s: float
+    node_sizes: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes that an attempt may have, the smallest first."""
+        return tuple(self.node_sizes) or (self.num_nodes,)
 
     @classmethod
     def read(cls, path: Path) -> Launch:
@@ -46,11 +53,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ended:
-    """One attempt that has ended; attempt 0 is one that no node has claimed."""
+    """One attempt that has ended; attempt 0 is one that no node has claimed.
+
+    nodes_lost: how many nodes were taken down while it ran.
+    """
 
     attempt: int
     code: int
     reason: str
+    nodes_lost: int = 0
+
+    @property
+    def is_requeue(self) -> bool:
+        """Whether it counts against `requeues`: it was not the program that failed."""
+        return self.code == contract.EXIT_REQUEUE or self.nodes_lost > 0
 
 
 @dataclass(frozen=True)

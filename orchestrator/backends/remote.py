@@ -2,7 +2,7 @@
 
 Each call is one POSIX shell script there. Its parameters are set by `set --`, each quoted once;
 the scripts themselves are fixed texts. GNU's dd writes: only it takes an exact number of bytes from
-a pipe and syncs them.
+a pipe and syncs them. GNU's find and sha256sum end names with NUL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from orchestrator.backends import runstore
-from orchestrator.backends.runstore import RunStore
+from orchestrator.backends.runstore import FileFacts, RunStore
 from orchestrator.backends.site import (
     COMMAND_MISSING,
     COMMAND_TIMEOUT_S,
@@ -25,6 +25,7 @@ from orchestrator.backends.ssh import Connection
 from orchestrator.errors import BackendError
 
 TRANSFER_TIMEOUT_S = 300.0
+HASH_TIMEOUT_S = 6 * 3600.0  # a checkpoint of 1 TB at 50 MB/s; a dead connection is seen before
 
 # FOLDER -> its names, each with a NUL after it.
 LIST = r"""
@@ -50,6 +51,15 @@ for file do
   printf %s "$mark"
 done
 """
+# FOLDER -> size, time and path of each file below it, each with a NUL after it.
+FILES = r"""
+[ -d "$1" ] || exit 0
+exec find -H "$1" -ignore_readdir_race -type f -printf '%s %T@ %P\0'
+"""
+# FILE... -> the SHA-256 and the path of each, each with a NUL after it.
+SHA256 = 'exec sha256sum -z -- "$@"'
+# FOLDER
+REMOVE = 'exec rm -rf -- "$1"'
 # TAG (FILE SIZE)... and on standard input the content of one file after the other. A transfer
 # that was cut off leaves the old content.
 WRITE = """
@@ -118,9 +128,7 @@ class SshSite:
         SshRunStore(self.connection, root).write_all(files)
 
     def ends(self, paths: Sequence[PurePath], limit_bytes: int) -> list[bytes]:
-        mark = secrets.token_hex(8)
-        done = checked(self.connection, ENDS, mark, limit_bytes, *paths)
-        return done.raw.split(mark.encode())[:-1]
+        return _ends(self.connection, paths, limit_bytes)
 
 
 class SshRunStore:
@@ -161,11 +169,33 @@ class SshRunStore:
         tag = secrets.token_hex(4)
         self._transfer(WRITE, tag, *pairs, stdin=b"".join(files.values()))
 
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        done = checked(self.connection, FILES, self._path(folder))
+        rows = [row.split(b" ", 2) for row in done.raw.split(b"\0")[:-1]]
+        return {decoded(name): FileFacts(int(size), float(time)) for size, time, name in rows}
+
+    def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
+        return _ends(self.connection, [self._path(path) for path in paths], limit_bytes)
+
+    def sha256(self, paths: Sequence[str]) -> Sequence[str]:
+        where = [self._path(path) for path in paths]
+        done = checked(self.connection, SHA256, *where, timeout_s=HASH_TIMEOUT_S)
+        return [row[:64].decode("ascii") for row in done.raw.split(b"\0")[:-1]]
+
+    def remove(self, folder: str) -> None:
+        self._transfer(REMOVE, self._path(folder))
+
     def _transfer(self, script: str, *words: object, stdin: bytes = b"") -> Completed:
         return checked(self.connection, script, *words, stdin=stdin, timeout_s=TRANSFER_TIMEOUT_S)
 
     def _path(self, path: str) -> PurePath:
         return self.root / runstore.inside(path)
+
+
+def _ends(connection: Connection, paths: Sequence[PurePath], limit_bytes: int) -> list[bytes]:
+    mark = secrets.token_hex(8)
+    done = checked(connection, ENDS, mark, limit_bytes, *paths)
+    return done.raw.split(mark.encode())[:-1]
 
 
 def checked(

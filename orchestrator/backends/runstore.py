@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from pathlib import Path, PurePosixPath
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Protocol
 
 from orchestrator.errors import BackendError
 
 READ_LIMIT_BYTES = 16 * 1024 * 1024
+HASH_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """size_bytes, and when it was last written, in seconds since 1970 by the clock there."""
+
+    size_bytes: int
+    modified: float
 
 
 class RunStore(Protocol):
@@ -28,6 +41,28 @@ class RunStore(Protocol):
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file at once: a reader sees the old content or the new one."""
+        ...
+
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        """All files below a folder, by path from there; none if the folder is not there.
+
+        Raises BackendError or OSError if a part of it cannot be seen.
+        """
+        ...
+
+    def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
+        """The last bytes of many files at once; b"" for each that cannot be read."""
+        ...
+
+    def sha256(self, paths: Sequence[str]) -> Sequence[str]:
+        """The SHA-256 of each file, made where the files are.
+
+        Raises BackendError or OSError if one cannot be read.
+        """
+        ...
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder, if it is there, with all in it. Raises BackendError if it stays."""
         ...
 
 
@@ -75,8 +110,64 @@ class LocalRunStore:
         except OSError as error:
             raise BackendError(f"{where}: cannot write it: {error.strerror}") from None
 
+    def files(self, folder: str) -> dict[str, FileFacts]:
+        root = self._path(folder)
+        found = {}
+        for name in _walk(root):
+            facts = (root / name).lstat()
+            found[name] = FileFacts(facts.st_size, facts.st_mtime)
+        return found
+
+    def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
+        return [end_of(self._path(path), limit_bytes) for path in paths]
+
+    def sha256(self, paths: Sequence[str]) -> Sequence[str]:
+        return [_sha256(self._path(path)) for path in paths]
+
+    def remove(self, folder: str) -> None:
+        where = self._path(folder)
+        try:
+            shutil.rmtree(where)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise BackendError(f"{where}: cannot remove it: {error}") from None
+
     def _path(self, path: str) -> Path:
         return self.root / inside(path)
+
+
+def _walk(root: Path) -> list[str]:
+    """The paths of all files below `root`; a folder that cannot be seen raises OSError."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+            raise error
+
+    return [
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, _, names in os.walk(root, onerror=refuse)
+        for name in names
+    ]
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def end_of(path: PurePath, limit_bytes: int) -> bytes:
+    """The last bytes of a file; b"" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size_bytes - limit_bytes))
+            return file.read(limit_bytes)
+    except OSError:
+        return b""
 
 
 def inside(path: str) -> PurePosixPath:

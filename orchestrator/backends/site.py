@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from orchestrator.backends.runstore import LocalRunStore, RunStore
+from orchestrator.backends.runstore import LocalRunStore, RunStore, end_of
 from orchestrator.errors import BackendError
 
 COMMAND_TIMEOUT_S = 60.0
@@ -138,7 +138,7 @@ class LocalSite:
             store.write(path, data)
 
     def ends(self, paths: Sequence[PurePath], limit_bytes: int) -> list[bytes]:
-        return [_end(path, limit_bytes) for path in paths]
+        return [end_of(path, limit_bytes) for path in paths]
 
 
 def _run(
@@ -156,16 +156,6 @@ def _run(
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return process.returncode, output, errors
-
-
-def _end(path: PurePath, limit_bytes: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size_bytes - limit_bytes))
-            return file.read(limit_bytes)
-    except OSError:
-        return b""
 
 
 def no_such_command(label: str, command: str) -> BackendError:

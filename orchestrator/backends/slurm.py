@@ -118,8 +118,8 @@ class SlurmBackend:
         return [found[number] for number in range(len(handles))]
 
     def cancel(self, handle: Handle, *, now: bool = False) -> str:
-        """Stop a run and wait until it has stopped: with a checkpoint for `timeouts.shutdown` and a
-        little longer, or at once.
+        """Stop a run and wait until it has stopped: with a checkpoint, a little longer than node.py
+        does, or at once.
 
         Raises BackendError if it would not stop.
         """
@@ -130,7 +130,7 @@ class SlurmBackend:
         if now:
             return _stop(self, handle, [()], LEAVE_GRACE_S)
         # TERM to the batch script alone: its trap drains. The profile may change the other signal.
-        limit_s = _shutdown_timeout_s(self.run_store(handle)) + LEAVE_GRACE_S
+        limit_s = _drain_limit_s(self.run_store(handle)) + LEAVE_GRACE_S
         drain = submitit_submit.stop_options(self.run_store(handle).list(contract.RENDERED_DIR))
         return _stop(self, handle, [("--state=PENDING",), drain], limit_s)
 
@@ -191,10 +191,11 @@ def _ours(jobs: Sequence[Job], names: Mapping[str, str]) -> dict[str, Job]:
     return {job.id: job for job in jobs if names.get(job.id) == job.name}
 
 
-def _shutdown_timeout_s(store: RunStore) -> float:
+def _drain_limit_s(store: RunStore) -> float:
     """How long the run was given for its last checkpoint."""
     launch = folder.parsed(store.read(f"{contract.RENDERED_DIR}/launch.json"))
-    return float(launch.get("shutdown_timeout_s", 0))
+    timeout_s = float(launch.get("shutdown_timeout_s", 0))
+    return contract.drain_limit_s(timeout_s, store.tail(contract.GRACE_FILE, 0))
 
 
 def _stop(

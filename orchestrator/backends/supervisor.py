@@ -11,21 +11,21 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-import zlib
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator import contract
 from orchestrator.backends import processes
 from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
+from orchestrator.backends.detached import detach, take_signals
 from orchestrator.backends.record import Ended, Launch, Record
+from orchestrator.backends.runstore import LocalRunStore
+from orchestrator.backends.simulated import largest, loopback_address, nodes_down, reserve_port
 from orchestrator.contract import RunPaths
 from orchestrator.errors import BackendError
 
@@ -40,43 +40,22 @@ CANCEL_FILE = "cancel"
 LEAVE_GRACE_S = 30.0
 END_TIMEOUT_S = 10.0
 TICK_S = 0.05
-PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
-
-
-def loopback_address(node: int) -> str:
-    """An address of its own for each simulated node, from 127.0.0.1 on."""
-    return f"127.0.{node // 253}.{1 + node % 253}"
-
-
-def reserve_port(seed: str) -> tuple[int, socket.socket]:
-    """A free port, and a socket that keeps other runs of this machine off it while it is open.
-
-    Raises BackendError if 500 ports in a row are taken.
-    """
-    first = zlib.crc32(seed.encode())
-    for step in range(500):
-        port = PORTS[(first + step) % len(PORTS)]
-        mark = socket.socket(socket.AF_UNIX)
-        try:
-            mark.bind(f"\0orchestrate-port-{port}")
-            with socket.socket() as probe:
-                probe.bind(("", port))
-            return port, mark
-        except OSError:
-            mark.close()
-    raise BackendError(f"no free port among 500 between {PORTS[0]} and {PORTS[-1]}")
 
 
 @dataclass
 class Supervisor:
-    """The supervisor of the run in `run_dir`; `workdir` is the user's folder."""
+    """The supervisor of the run in `run_dir`; `workdir` is the user's folder.
+
+    nodes: node.py of each node of the attempt, by the node's number, those that were `lost` not.
+    """
 
     run_dir: Path
     workdir: str
     launch: Launch
     record: Record
     cancelled: bool = False
-    nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
 
     def note(
         self, state: State, reason: str = "", attempt: int | None = None, drained: bool = True
@@ -128,9 +107,14 @@ class Supervisor:
         """Start all nodes, see them end, and leave nothing of them running."""
         paths = RunPaths(self.run_dir)
         before, fault = paths.newest_attempt(), ""
+        numbers = self._await_nodes()
+        if not numbers:
+            limit_s = self.launch.start_timeout_s
+            reason = f"{self.record.reason}, for timeouts.start ({limit_s:g} s)"
+            return Ended(0, contract.EXIT_FAILED, reason)
         try:
             with ExitStack() as stack:
-                self._start_nodes(stack)
+                self._start_nodes(stack, numbers)
                 self._follow_nodes(before)
         except (OSError, BackendError) as error:  # a full disk, no process or no port left
             fault = f"the nodes could not be started or followed: {error}"
@@ -141,6 +125,26 @@ class Supervisor:
         number = paths.newest_attempt()
         return self._ended(number if number > before else 0, fault)
 
+    def _await_nodes(self) -> list[int]:
+        """The nodes to start: the lowest that are up, as many as go; none after a cancel, or
+        where there are too few for `timeouts.start`."""
+        limit = time.monotonic() + self.launch.start_timeout_s
+        while not self.cancelled:
+            up = self._nodes_up()
+            if size := largest(self.launch.sizes, len(up)):
+                return up[:size]
+            needed = f"an attempt needs {self.launch.sizes[0]} nodes, and {len(up)} are up"
+            if time.monotonic() > limit:
+                break
+            if self.record.reason != needed:
+                self.note(State(self.record.state), needed)
+            time.sleep(TICK_S)
+        return []
+
+    def _nodes_up(self) -> list[int]:
+        down = nodes_down(self.run_dir)
+        return [node for node in range(self.launch.num_nodes) if node not in down]
+
     def _ended(self, number: int, fault: str) -> Ended:
         """How the attempt `number` ended, 0 for one that no node has claimed."""
         if RunPaths(self.run_dir).done.exists():
@@ -149,44 +153,44 @@ class Supervisor:
         elif fault:
             return Ended(number, contract.EXIT_FAILED, fault)
         else:
-            code = gravest([node.returncode for node in self.nodes])
-        return Ended(number, code, self._reason(number, code))
+            code = gravest([node.returncode for node in self.nodes.values()])
+        return Ended(number, code, self._reason(number, code), len(self.lost))
 
-    def _start_nodes(self, stack: ExitStack) -> None:
+    def _start_nodes(self, stack: ExitStack, numbers: list[int]) -> None:
         token = secrets.token_hex(8)
         port, mark = reserve_port(f"{self.run_dir} {token}")
         stack.enter_context(mark)
         logs = self.run_dir / contract.LOGS_DIR
         logs.mkdir(exist_ok=True)
-        self.nodes = []
-        for node in range(self.launch.num_nodes):
+        self.nodes, self.lost = {}, []
+        shared = self._variables(numbers, port, f"{self.launch.name}-{token}")
+        for rank, node in enumerate(numbers):
             log = stack.enter_context((logs / f"node-{node}.log").open("ab"))
-            environment = os.environ | self._variables(node, port, f"{self.launch.name}-{token}")
-            self.nodes.append(
-                subprocess.Popen(
-                    self._command(node),
-                    cwd=self.run_dir,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
+            self.nodes[node] = subprocess.Popen(
+                self._command(rank),
+                cwd=self.run_dir,
+                env=os.environ | shared | {"ORCHESTRATE_ADDRESS": loopback_address(node)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
-    def _command(self, node: int) -> list[str]:
+    def _command(self, rank: int) -> list[str]:
         """One node of the rendered script, in a form that dies with this process."""
         guard = [sys.executable, "-I", "-S", str(NODE_PY), "--guard", str(os.getpid())]
-        return [*guard, "bash", str(self.run_dir / contract.RENDERED_DIR / "node.sh"), str(node)]
+        return [*guard, "bash", str(self.run_dir / contract.RENDERED_DIR / "node.sh"), str(rank)]
 
-    def _variables(self, node: int, port: int, rendezvous_id: str) -> dict[str, str]:
+    def _variables(self, numbers: list[int], port: int, rendezvous_id: str) -> dict[str, str]:
+        sizes = [size for size in self.launch.sizes if size <= len(numbers)]
         return {
             contract.ENV_RUN_DIR: str(self.run_dir),
             contract.ENV_WORKDIR: self.workdir,
             "ORCHESTRATE_PYTHON": sys.executable,
             "ORCHESTRATE_NODE_PY": str(NODE_PY),
             "ORCHESTRATE_ENTRY": str(ENTRY),
-            "ORCHESTRATE_HEAD": loopback_address(0),
-            "ORCHESTRATE_ADDRESS": loopback_address(node),
+            "ORCHESTRATE_NODES": str(len(numbers)),
+            "ORCHESTRATE_SIZES": ",".join(map(str, sizes)),
+            "ORCHESTRATE_HEAD": loopback_address(numbers[0]),
             "ORCHESTRATE_PORT": str(port),
             "ORCHESTRATE_ID": rendezvous_id,
         }
@@ -195,10 +199,12 @@ class Supervisor:
         """Return when every node has ended, by itself or, past a limit, by SIGKILL."""
         limit, is_told = float("inf"), False
         paths = RunPaths(self.run_dir)
-        while any(node.poll() is None for node in self.nodes):
-            if self.cancelled and not is_told:
+        while any(node.poll() is None for node in self.nodes.values()):
+            self._lose_nodes()
+            if not is_told and (self.cancelled or self._can_grow()):
                 is_told, limit = True, self._tell_nodes()
-            if limit == float("inf") and any(node.poll() is not None for node in self.nodes):
+            ended = [node.poll() is not None for node in self.nodes.values()]
+            if limit == float("inf") and any(ended):
                 limit = time.monotonic() + LEAVE_GRACE_S
             if self.record.state != State.RUNNING.value and paths.newest_attempt() > before:
                 self.note(State.RUNNING, attempt=paths.newest_attempt())
@@ -206,43 +212,52 @@ class Supervisor:
                 self._kill_nodes()
             time.sleep(TICK_S)
 
+    def _lose_nodes(self) -> None:
+        """Kill all that runs on a node that has been taken down, as a power failure would."""
+        for number in nodes_down(self.run_dir) & self.nodes.keys():
+            process = processes.find(self.nodes[number].pid)
+            if process is None or self.nodes[number].poll() is not None:
+                continue  # it has ended by itself
+            say(f"node {number} is down")
+            processes.kill_tree(process, END_TIMEOUT_S)
+            self.nodes.pop(number).poll()
+            self.lost.append(number)
+
+    def _can_grow(self) -> bool:
+        """Whether an attempt that began now would have more nodes than this one has."""
+        return largest(self.launch.sizes, len(self._nodes_up())) > len(self.nodes)
+
     def _tell_nodes(self) -> float:
         """Ask the nodes to drain; the time by which they must have ended."""
-        for node in self.nodes:
+        for node in self.nodes.values():
             if node.poll() is None:
                 node.send_signal(signal.SIGTERM)
-        return time.monotonic() + self.launch.shutdown_timeout_s + LEAVE_GRACE_S
+        grace = LocalRunStore(self.run_dir).tail(contract.GRACE_FILE, 0)
+        limit_s = contract.drain_limit_s(self.launch.shutdown_timeout_s, grace)
+        return time.monotonic() + limit_s + LEAVE_GRACE_S
 
     def _kill_nodes(self) -> None:
-        for node in self.nodes:
+        for node in self.nodes.values():
             node.kill()
 
     def _reason(self, number: int, code: int) -> str:
         """Why the attempt ended, in node 0's words where it left some."""
+        if self.lost and code != contract.EXIT_DONE:
+            return f"node {', '.join(map(str, self.lost))} was taken down"
         try:
             end = json.loads(RunPaths(self.run_dir).end(number).read_bytes())
             return str(end["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
         name = contract.EXIT_NAMES[code]
-        return f"{name}: the nodes left with {[node.returncode for node in self.nodes]}; see logs/"
+        codes = [node.returncode for node in self.nodes.values()]
+        return f"{name}: the nodes left with {codes}; see logs/"
 
 
 def say(text: str) -> None:
     """Write a line into supervisor.log, if there is space for it."""
     with suppress(OSError):
         print(text, flush=True)
-
-
-def detach() -> int:
-    """Fork; the parent leaves with 0 once a byte is written to the pipe that the child gets, and
-    with 1 if the child ends before. So whoever started this waits for no longer than it takes."""
-    reader, writer = os.pipe()
-    if os.fork():
-        os.close(writer)
-        os._exit(0 if os.read(reader, 1) else 1)
-    os.close(reader)
-    return writer
 
 
 def main(argv: list[str]) -> int:
@@ -280,18 +295,3 @@ def _take_over(run_dir: Path, workdir: str) -> Supervisor | None:
     number = RunPaths(run_dir).newest_attempt()
     supervisor.note(State.PENDING, "starting the nodes", attempt=number)
     return supervisor if Record.read(run_dir) == supervisor.record else None
-
-
-class Cancellable(Protocol):
-    cancelled: bool
-
-
-def take_signals(target: Cancellable) -> None:
-    """SIGTERM cancels; the end of a terminal means nothing."""
-
-    def cancel(_number: int, _frame: object) -> None:
-        target.cancelled = True
-
-    signal.signal(signal.SIGTERM, cancel)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.backends import processes
 from orchestrator.backends.base import State
+from orchestrator.backends.detached import detach, take_signals
 from orchestrator.backends.record import Record
 from orchestrator.backends.supervisor import (
     CANCEL_FILE,
@@ -23,9 +24,7 @@ from orchestrator.backends.supervisor import (
     NODE_PY,
     PACKAGES,
     TICK_S,
-    detach,
     say,
-    take_signals,
 )
 from orchestrator.contract import RunPaths
 

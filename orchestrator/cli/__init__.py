@@ -32,10 +32,12 @@ COMMANDS = {
     "render": "render",
     "submit": "submit",
     "status": "status",
+    "checkpoints": "checkpoints",
     "logs": "logs",
     "watch": "watch",
     "wait": "wait",
     "cancel": "cancel",
+    "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
     "schema": "schema",

@@ -94,15 +94,17 @@ def _print_all(keys: list[dict[str, Any]], as_json: bool) -> None:
 def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
     """What holds in the job, as plain data (seconds and bytes), and where it comes from."""
     value: Any = resolved.spec.model_dump(mode="json", by_alias=True)
-    for key in info.path.split("."):
+    keys = tuple(info.path.split("."))
+    for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
-    origin = resolved.origins.get(tuple(info.path.split(".")))
-    return {"value": value, "from": origin.label if origin else "default"}
+    # A range of nodes is a map, whose parts may come from several places.
+    labels = [o.label for path, o in resolved.origins.items() if path[: len(keys)] == keys]
+    return {"value": value, "from": ", ".join(dict.fromkeys(labels)) or "default"}
 
 
 def _failures(loaded: Loaded) -> dict[str, Any]:
     """What `checkpoint.every: auto` rests on: how often the cluster's nodes fail, in seconds."""
-    profile, num_nodes = loaded.profile, loaded.resolved.spec.resources.nodes
+    profile, num_nodes = loaded.profile, loaded.resolved.spec.resources.max_nodes
     return {
         "mean_time_between_failures": {
             "node_s": profile.mean_time_between_failures,

@@ -108,7 +108,7 @@ def _check_size(plan: LaunchPlan) -> None:
         fewer = "sweep.at_once=1" if at_once > 1 else "resources.nodes=2"
         times = f" for each of {at_once} elements at once" if at_once > 1 else ""
         raise UserError(
-            f"resources: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks are "
+            f"resources: {plan.nodes_words} x {plan.ranks_per_node} ranks are "
             f"{plan.world_size} processes{times}, and this machine has {cores} core(s): at most "
             f"{RANKS_PER_CORE} for each, {RANKS_PER_CORE * cores} in all. Choose a real cluster "
             f"with --cluster, or fewer for this time: --set {fewer}"

@@ -16,7 +16,7 @@ VALUE_WIDTH = 24
 
 def status_table(statuses: Sequence[Status]) -> str:
     """Columns padded to their widest cell; no trailing spaces; of a reason its first line."""
-    return _aligned(
+    return aligned(
         [("RUN", "STATE", "ATTEMPT", "STEP", "REASON"), *(_row(status) for status in statuses)]
     )
 
@@ -25,7 +25,7 @@ def sweep_table(elements: Sequence[Element]) -> str:
     """One row for each element: its number, its own values, how it stands, its losses."""
     keys = sorted({key for element in elements for key in element.values})
     head = ("ELEMENT", *_titles(keys), "STATE", "ATTEMPT", "STEP", "LOSS", "BEST VALIDATION")
-    return _aligned([head, *(_element_row(element, keys) for element in elements)])
+    return aligned([head, *(_element_row(element, keys) for element in elements)])
 
 
 def _titles(keys: Sequence[str]) -> list[str]:
@@ -51,7 +51,8 @@ def _loss(loss: float | None) -> str:
     return "-" if loss is None else f"{loss:.4f}"
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> str:
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as text, padded to the widest cell of each column; no trailing spaces."""
     rows = [[printable(cell) for cell in row] for row in cells]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(

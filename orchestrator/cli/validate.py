@@ -59,7 +59,7 @@ def command(
         return
     sweep = f", a sweep of {len(plan.sweep.values)} such runs" if plan.sweep else ""
     say(
-        f"{job}: valid. {plan.name}: {plan.num_nodes} nodes x {plan.ranks_per_node} ranks, "
+        f"{job}: valid. {plan.name}: {plan.nodes_words} x {plan.ranks_per_node} ranks, "
         f"{plan.trainer['parallelism']['strategy']}{sweep}, "
         f"{say_cluster(loaded.profile, loaded.source)}"
     )

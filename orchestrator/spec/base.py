@@ -120,6 +120,12 @@ class TypeWords(NamedTuple):
     words: str
 
 
+class OrMap(NamedTuple):
+    """A map that may stand in the place of a value; `explain` and the reference list its keys."""
+
+    part: type[Part]
+
+
 Duration = Annotated[
     int,
     BeforeValidator(_duration),

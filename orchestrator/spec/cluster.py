@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticKnownError
 
-from orchestrator.spec.base import Duration, Part, Size, TypeWords, duration
+from orchestrator.spec.base import Duration, OrMap, Part, Size, TypeWords, duration
 from orchestrator.spec.environment import Environment
 
 # IFNAMSIZ of Linux's net/if.h is 16 with the closing NUL. Of what dev_valid_name() in its
@@ -16,14 +17,50 @@ Interface = Annotated[
 ]
 
 
+MAX_NODES = 10_000
+Count = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+
+class NodeRange(Part):
+    """From how many to how many nodes an attempt may have."""
+
+    min: Count = Field(
+        description="Fewest nodes with which an attempt starts. Slurm: --nodes=MIN-MAX; "
+        "Kubernetes: not supported yet.",
+    )
+    max: Count = Field(
+        description="Most nodes; train.batch and parallelism are given for this number.",
+    )
+
+
+def _nodes(value: object) -> object:
+    """One number or a range: a fault is told in terms of the one that was meant."""
+    if isinstance(value, dict):
+        return NodeRange.model_validate(value)
+    if isinstance(value, bool) or not isinstance(value, (int, NodeRange)):
+        raise PydanticKnownError("int_type")
+    if isinstance(value, int) and value < 1:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    if isinstance(value, int) and value > MAX_NODES:
+        raise PydanticKnownError("less_than_equal", {"le": MAX_NODES})
+    return value
+
+
+Nodes = Annotated[
+    Count | NodeRange,
+    BeforeValidator(_nodes),
+    TypeWords(f"whole number from 1 to {MAX_NODES} (or a range, as {{min: 1, max: 2}})"),
+    OrMap(NodeRange),
+]
+
+
 class Resources(Part):
     """What the job needs on each node."""
 
-    nodes: int = Field(
+    nodes: Nodes = Field(
         default=1,
-        ge=1,
-        le=10_000,
-        description="Number of nodes. Slurm: --nodes; Kubernetes: number of pods; on this machine: "
+        description="Number of nodes. With a range each attempt takes as many as there are, and "
+        "keeps the global batch. Slurm: --nodes; Kubernetes: number of pods; on this machine: "
         "simulated nodes with a loopback address each.",
     )
     gpus_per_node: int = Field(
@@ -65,6 +102,11 @@ class Resources(Part):
     )
 
     @property
+    def max_nodes(self) -> int:
+        """Nodes that the job asks for, the most where it gives a range."""
+        return self.nodes if isinstance(self.nodes, int) else self.nodes.max
+
+    @property
     def num_ranks_per_node(self) -> int:
         """Training processes on each node, with the default filled in."""
         return self.ranks_per_node or self.gpus_per_node or 1
@@ -100,7 +142,8 @@ class Timeouts(Part):
     )
     step: Duration = duration(
         "30m",
-        "Longest wait of a rank for the others in a step: the timeout of the process group.",
+        "Longest time without progress in a step, in an evaluation's batch or in a wait for data. "
+        "After it every rank says where it is, and the attempt ends as a hang.",
     )
     checkpoint: Duration = duration(
         "30m",

@@ -10,6 +10,7 @@ from orchestrator.errors import quoted
 from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, section
 from orchestrator.spec.checkpoint import Checkpoint
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
+from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.launcher import launcher_problems
 from orchestrator.spec.parallelism import Parallelism
@@ -102,8 +103,13 @@ class JobSpec(Part):
 
     @property
     def num_ranks(self) -> int:
-        """Training processes over all nodes, the world size."""
-        return self.resources.nodes * self.resources.num_ranks_per_node
+        """Training processes over all nodes, the world size; the most for a range of nodes."""
+        return self.resources.max_nodes * self.resources.num_ranks_per_node
+
+    @property
+    def node_sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes with which an attempt may run, the smallest first."""
+        return node_sizes(self)
 
     @model_validator(mode="after")
     def _consistent(self) -> "JobSpec":
@@ -117,6 +123,7 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yield what is wrong between keys that are right one by one, with paths from the root."""
     yield from _resource_problems(spec)
     yield from parallelism_problems(spec)
+    yield from elastic_problems(spec)
     yield from _env_problems(spec)
     yield from launcher_problems(spec)
     yield from sweep_problems(spec)

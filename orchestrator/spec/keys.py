@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic.fields import FieldInfo as PydanticField
 
 from orchestrator.errors import UserError
-from orchestrator.spec.base import Duration, Part, TypeWords, key_of
+from orchestrator.spec.base import Duration, OrMap, Part, TypeWords, key_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.later import LATER_KEYS
 from orchestrator.spec.suggest import did_you_mean
@@ -108,8 +108,8 @@ def _walk(model: type[Part], prefix: str) -> Iterator[FieldInfo]:
             section=part is not None or typing.get_origin(core) is dict,
             optional=optional,
         )
-        if part is not None:
-            yield from _walk(part, f"{path}.")
+        for below in [part] if part else [m.part for m in metadata if isinstance(m, OrMap)]:
+            yield from _walk(below, f"{path}.")
 
 
 def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...], bool]:

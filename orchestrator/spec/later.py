@@ -25,12 +25,3 @@ LATER_VALUES: dict[str, tuple[str, ...]] = {
     "network.backend": ("xccl", "hccl", "cncl"),
 }
 """Values of a key that a later release knows."""
-
-LATER_FORMS: dict[str, tuple[type, str, str]] = {
-    "resources.nodes": (
-        dict,
-        "a range of nodes is not supported yet",
-        "give one number of nodes",
-    ),
-}
-"""Key to the type of a form that a later release knows, with message and fix."""

@@ -23,6 +23,13 @@ def launcher_problems(spec: JobSpec) -> Iterator[Problem]:
             "submitit always sets a time limit, 5 minutes where it is given none",
             "add resources.time_limit",
         )
+    if not isinstance(spec.resources.nodes, int):
+        yield Problem(
+            LAUNCHER,
+            "submitit writes one number of nodes into its script, and resources.nodes is a range",
+            f"write launcher: torchrun, or resources.nodes: {spec.resources.max_nodes}",
+            involves=(("resources", "nodes"),),
+        )
     if spec.slurm.container is not None:
         yield Problem(
             LAUNCHER,

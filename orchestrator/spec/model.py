@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestrator.errors import quoted
-from orchestrator.spec.base import Part, Problem, TypeWords
+from orchestrator.spec.base import Part, Problem, Text, TypeWords
 from orchestrator.spec.presets import PRESETS, ModelSizes
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -76,6 +76,11 @@ class Model(Part):
     args: dict[str, Any] = Field(
         default_factory=dict,
         description="Keyword arguments for the factory.",
+    )
+    init: Text | None = Field(
+        default=None,
+        description="A safetensors file with the weights that a new run starts from, as "
+        "`orchestrate-trainer export` writes it. A run that has a checkpoint goes on from that.",
     )
 
     @property

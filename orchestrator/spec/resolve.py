@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.errors import Fault, FaultsError, Position
 from orchestrator.source import Document, expand, unexpanded_by_path
 from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem, key_of
+from orchestrator.spec.cluster import MAX_NODES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layers import (
     Layer,
@@ -165,6 +166,8 @@ def _is_consistency(error: ErrorDetails) -> bool:
 # What stands in for a required value that is missing or faulty, so that the rest can be judged.
 _STAND_INS: dict[KeyPath, Any] = {
     ("name",): "stand-in",
+    ("resources", "nodes", "min"): 1,
+    ("resources", "nodes", "max"): MAX_NODES,
     ("train",): {},
     ("train", "model"): {"preset": "nano"},
     ("train", "data"): {"python_docs": True},

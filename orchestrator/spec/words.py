@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.errors import quoted
 from orchestrator.spec.base import PROBLEMS, KeyPath, Problem
 from orchestrator.spec.keys import children, fields, fields_by_path
-from orchestrator.spec.later import LATER_FORMS, LATER_KEYS, LATER_VALUES
+from orchestrator.spec.later import LATER_KEYS, LATER_VALUES
 from orchestrator.spec.suggest import did_you_mean, other_place, other_value
 
 
@@ -28,9 +28,6 @@ def problems_of(error: ErrorDetails) -> list[Problem]:
     if kind == PROBLEMS:
         found: list[Problem] = error["ctx"][PROBLEMS]
         return [problem.under(path) for problem in found]
-    later = LATER_FORMS.get(_dots(path))
-    if later and isinstance(given, later[0]):
-        return [Problem(path, later[1], later[2])]
     explain = _BY_TYPE.get(kind)
     if explain is None:
         return [Problem(path, f"{shown(given)} does not fit here: {error['msg']}", _belongs(path))]

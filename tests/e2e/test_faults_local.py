@@ -4,6 +4,7 @@ run gives, and nothing of a lost attempt is left running."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from running import PROGRAMS, losses, state_sha256, wait_until
+from running import PROGRAMS, losses, read, state_sha256, wait_until
 
 pytest.importorskip("torch")
 
@@ -131,6 +132,7 @@ def assert_equal(job: Job, straight: Job) -> None:
         (0, "publish", 8, "kill node"),
     ],
 )
+@pytest.mark.case("T21")
 def test_after_a_kill_the_end_is_equal(
     job: Job, straight: Job, rank: int, phase: str, step: int, act: str
 ) -> None:
@@ -141,6 +143,22 @@ def test_after_a_kill_the_end_is_equal(
     assert job.wait(handle).state is State.DONE, job.logs()
     assert job.codes() == [1, 0]
     assert_equal(job, straight)
+
+
+@pytest.mark.parametrize("act", ["hang", "stop"])
+def test_after_a_hang_the_end_is_equal(job: Job, straight: Job, act: str) -> None:
+    job.text = JOB.replace("step: 60s", "step: 12s")
+    job.act = {"rank": 2, "phase": "step", "step": 6, "act": act}
+    assert job.run().state is State.DONE, job.logs()
+    assert job.codes() == [79, 0]
+    assert_equal(job, straight)
+    end = read(job.run_dir / "attempts/1/end.json")
+    assert (end["code"], end["node"], end["rank"]) == (79, 1, 2)
+    assert re.search(
+        r"no progress for .* in step 7: rank 2 .* is missing from .* in act$", end["reason"]
+    )
+    names = [path.name for path in (job.run_dir / "attempts/1/hangs").iterdir()]
+    assert {f"rank-0000{r}.{end}" for r in range(4) for end in ("json", "stacks.txt")} <= {*names}
 
 
 def attempt_processes(handle: Handle, attempt: int) -> list[int]:
@@ -162,6 +180,16 @@ def test_after_a_drain_the_end_is_equal(job: Job, straight: Job) -> None:
     job.act = {"rank": 1, "phase": "step", "step": 6, "act": "drain"}
     assert job.run().state is State.DONE, job.logs()
     assert job.codes() == [75, 0]
+    assert_equal(job, straight)
+
+
+@pytest.mark.case("T18")
+def test_after_a_drain_before_the_first_step_the_end_is_equal(job: Job, straight: Job) -> None:
+    job.act = {"rank": 2, "phase": "build", "step": 0, "act": "drain"}
+    assert job.run().state is State.DONE, job.logs()
+    assert job.codes() == [75, 0]
+    outcome = json.loads(RunPaths(job.run_dir).outcome(1).read_bytes())
+    assert (outcome["outcome"], outcome["step"]) == ("drained", 0)
     assert_equal(job, straight)
 
 

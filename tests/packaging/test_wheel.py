@@ -85,6 +85,13 @@ def test_validate_and_render_away_from_the_checkout(clean: Path, tmp_path: Path)
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
+def test_the_trainers_command_wins_over_a_folder_of_that_name(clean: Path, tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    said = run(str(clean / "orchestrate-trainer"), "export", "--help", cwd=tmp_path).stdout
+    assert said.startswith("usage: orchestrate-trainer export [-h] SOURCE OUT")
+
+
 @pytest.mark.e2e
 def test_submit_of_an_example_trains_away_from_the_checkout(clean: Path, tmp_path: Path) -> None:
     job = tmp_path / "hello.yaml"

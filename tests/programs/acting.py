@@ -1,8 +1,10 @@
 """A model factory whose model is the built-in one, and that acts in chosen phases.
 
 `act.json` in the working folder says when and what, as a list of
-{"attempt": N, "rank": R, "phase": P, "step": S, "act": A}, where A is one of
+{"attempt": N, "rank": R, "phase": P, "step": S, "act": A}, where P is a phase of the trainer or
+"build", in which the model is built, and A is one of
 "kill rank", "kill agent" (the rank's parent), "kill node" (the parent of that), "drain";
+"hang": sleeps; "stop": stops its process;
 "wait": makes the file `waiting` in the attempt's folder and holds the rank until it is drained;
 "hold": the same, but until there is a file `release`;
 "count buckets": writes how many buckets DDP has into the file `buckets` there.
@@ -29,12 +31,13 @@ ATTEMPT = Path(os.environ["ORCHESTRATE_RUN_DIR"], "attempts", os.environ["ORCHES
 GIVE_UP_S = 120.0
 
 
-def build(width: int, context: int) -> nn.Module:
+def build(width: int, context: int, dropout: float = 0.1) -> nn.Module:
     plan = Path("act.json")
     for wanted in json.loads(plan.read_text()) if plan.exists() else []:
         if (wanted["attempt"], wanted["rank"]) == (int(ATTEMPT.name), int(os.environ["RANK"])):
             phase.listeners.append(partial(act_at, wanted))
-    config = ModelConfig(2, 2, width, context, None, 0.1, True, None, {})
+            act_at(wanted, "build", 0)
+    config = ModelConfig(2, 2, width, context, None, dropout, True, None, {}, None)
     return GPT(config, vocab_size=256)
 
 
@@ -53,6 +56,10 @@ def act(what: str) -> None:
         os.kill(parent(agent), signal.SIGKILL)
     elif what == "drain":
         (ATTEMPT / "drain").touch()
+    elif what == "hang":
+        time.sleep(2 * GIVE_UP_S)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif what in ("wait", "hold"):
         (ATTEMPT / "waiting").touch()
         await_file(ATTEMPT / {"wait": "drain", "hold": "release"}[what])

@@ -54,19 +54,47 @@ def run_ranks(num_ranks: int, fn: Fn, *args: Any, timeout_s: float = 90) -> list
 
 def end_ranks(num_ranks: int, fn: Fn, *args: Any, timeout_s: float = 90) -> list[Ended]:
     """Run fn(*args) on `num_ranks` ranks and wait at most timeout_s; whoever is late is killed."""
-    started = [_start(rank, num_ranks, fn, args) for rank in range(num_ranks)]
-    # Only now: forking while the store's thread works would copy its locks as they are.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for _, connection in started:
-        connection.send(store.port)
-    deadline = time.monotonic() + timeout_s
-    try:
-        return [_collect(process, connection, deadline) for process, connection in started]
-    finally:
-        for process, _ in started:
-            if process.is_alive():
-                process.kill()
-            process.join()
+    ranks = Ranks(num_ranks, fn, *args)
+    ranks.begin()
+    return ranks.collect(timeout_s)
+
+
+class Ranks:
+    """`num_ranks` processes, forked now, that run fn(*args) from begin() on; collect() must follow.
+
+    Fork all that are to live at the same time before the first begin(): forking while a store's
+    thread works would copy its locks as they are.
+    """
+
+    def __init__(self, num_ranks: int, fn: Fn, *args: Any) -> None:
+        self._started = [_start(rank, num_ranks, fn, args) for rank in range(num_ranks)]
+        self._store: TCPStore | None = None
+
+    def begin(self) -> None:
+        """Make the store and let the ranks go."""
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for _, connection in self._started:
+            connection.send(self._store.port)
+
+    def terminate_after(self, rank: int, timeout_s: float = 90) -> None:
+        """Send SIGTERM to all others once `rank` has ended, as torchrun does."""
+        self._started[rank][0].join(timeout_s)
+        for process, _ in self._started:
+            process.terminate()
+
+    def collect(self, timeout_s: float = 90) -> list[Ended]:
+        """How each rank ended; whoever is late is killed."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            return [
+                _collect(process, connection, deadline) for process, connection in self._started
+            ]
+        finally:
+            for process, _ in self._started:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+            self._store = None
 
 
 def grouped(fn: Fn, *args: Any) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,21 @@ from typing import Any
 
 import torch
 
-from ranks import Ended, end_ranks
+from ranks import Ended, Ranks
 from trainer import checkpoint, phase
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import Contract
 from trainer.loop import Trainer
 from trainer.main import main, process_group
 from trainer.stop import StopProtocol
+from trainer.writing import Draft
 
 CONFIG: dict[str, Any] = {
     "version": 1, "name": "test", "num_ranks": 2, "world_sizes": [1, 2, 4],
     "ranks_per_node": 8, "device": "cpu", "backend": "gloo", "step_timeout_s": 60,
     "shutdown_timeout_s": 60,
     "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
-              "dropout": 0.0, "tied": True, "factory": None, "args": {}},
+              "dropout": 0.0, "tied": True, "factory": None, "args": {}, "init": None},
     "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",
              "ignore_token": None, "samples": None, "validation_fraction": 0.1,
              "validation_paths": [], "workers": 0},
@@ -104,20 +106,47 @@ class Run:
         (self.workdir / "a.txt").write_text(TEXT)
 
     def start(
-        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+        self,
+        config: Mapping[str, Any],
+        attempt: int = 1,
+        listener: Listener | None = None,
+        world_size: int | None = None,
     ) -> list[Ended]:
-        """Run one attempt on all ranks; a listener hears each change of phase in each rank."""
+        """Run one attempt on all ranks, or on world_size of them; a listener hears each change of
+        phase in each rank."""
+        self.claim(attempt)
+        ranks = self.fork(config, attempt, listener, world_size)
+        ranks.begin()
+        return ranks.collect()
+
+    def claim(self, attempt: int) -> None:
+        """Make the attempt's folder, as node.py does."""
         self.attempt_dir(attempt).mkdir(parents=True)
+
+    def fork(
+        self,
+        config: Mapping[str, Any],
+        attempt: int,
+        listener: Listener | None = None,
+        world_size: int | None = None,
+    ) -> Ranks:
+        """The ranks of an attempt that has not begun, and is not the newest until it is claimed."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
         self.write_text()
         config_file = self.run_dir / "trainer.json"
         config_file.write_text(json.dumps(config))
-        return end_ranks(config["num_ranks"], _rank, self, config_file, attempt, listener)
+        num_ranks = world_size or config["num_ranks"]
+        return Ranks(num_ranks, _rank, self, config_file, attempt, listener)
 
     def finish(
-        self, config: Mapping[str, Any], attempt: int = 1, listener: Listener | None = None
+        self,
+        config: Mapping[str, Any],
+        attempt: int = 1,
+        listener: Listener | None = None,
+        world_size: int | None = None,
     ) -> str:
         """Run one attempt that must end well; returns the outcome."""
-        ended = self.start(config, attempt, listener)
+        ended = self.start(config, attempt, listener, world_size)
         faults = [end for end in ended if end.value != 0 or end.error or end.exit_code]
         if faults:
             raise AssertionError(f"{faults}; {self.errors(attempt)}")
@@ -133,7 +162,9 @@ class Run:
         return [json.loads(file.read_text()) for file in files]
 
     def metrics(self) -> list[dict[str, Any]]:
-        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        """All lines; none if no attempt has come to writing one."""
+        file = self.run_dir / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -157,10 +188,14 @@ class Run:
         """SHA-256 over parameters, optimizer state and random states of a checkpoint (newest)."""
         folder = self.checkpoint_dir / (name or self.checkpoints()[-1])
         checkpoint.verify(folder)
-        digest = hashlib.sha256()
-        for part in parts:
-            _update(digest, checkpoint.load_part(folder, part))
-        return digest.hexdigest()
+        return digest_of([checkpoint.load_part(folder, part) for part in parts])
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 over tensors and plain values, in their order."""
+    digest = hashlib.sha256()
+    _update(digest, value)
+    return digest.hexdigest()
 
 
 def _update(digest: Any, value: Any) -> None:
@@ -176,6 +211,17 @@ def _update(digest: Any, value: Any) -> None:
             _update(digest, item)
     else:
         digest.update(repr(value).encode())
+
+
+def publish(run_dir: Path, manifest: checkpoint.Manifest, parts: Mapping[str, Any]) -> Path:
+    """A checkpoint of one rank in a run folder, without a training; returns its folder."""
+    (run_dir / "attempts" / "1").mkdir(parents=True, exist_ok=True)
+    contract = Contract(0, 0, 1, 1, run_dir, run_dir / "checkpoints", run_dir)
+    contract.checkpoint_dir.mkdir(exist_ok=True)
+    draft = Draft.of(contract, manifest.step, math.inf)
+    draft.begin()
+    draft.publish(manifest, draft.write(parts), contract)
+    return draft.final
 
 
 def with_trainer(run: Run, config: Mapping[str, Any], use: Callable[[Trainer], Any]) -> Any:

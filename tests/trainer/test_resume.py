@@ -119,6 +119,12 @@ def test_a_broken_newest_checkpoint_is_passed_over(straight: Run, tmp_path: Path
     assert run.losses() == straight.losses()
 
 
+def test_a_loss_does_not_depend_on_what_is_reported_with_it(straight: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.finish(exact(logging__every=7))
+    assert run.losses() == straight.losses()
+
+
 def test_with_loader_workers(straight: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = exact(data__workers=1)

@@ -180,10 +180,11 @@ def hold_the_writer(_run: Run, name: str, step: int) -> None:
         time.sleep(12)
 
 
+@pytest.mark.parametrize("make", [job, beside])
 @pytest.mark.case("T25")
-def test_a_save_may_take_longer_than_a_step(tmp_path: Path) -> None:
+def test_a_save_may_take_longer_than_a_step(tmp_path: Path, make: Any) -> None:
     run = Run(tmp_path)
-    assert run.finish(job(step_timeout_s=9), listener=hold_the_writer) == "done"
+    assert run.finish(make(step_timeout_s=9), listener=hold_the_writer) == "done"
     assert sorted(all_contents(run)) == [2, 4, 6]
 
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from ranks import run_ranks
 from runs import Run, configuration
 from trainer import signals
-from trainer.stop import StopProtocol
+from trainer.stop import KEY, StopProtocol
 
 CPU = torch.device("cpu")
 RANKS = 3
@@ -74,6 +74,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
      (drain_while_saving, {4, 5}), (drain_in_last_evaluation, {STEPS})],
 )  # fmt: skip
 @pytest.mark.case("L14")
+@pytest.mark.case("T18")
+@pytest.mark.case("T19")
 def test_all_ranks_stop_together_and_the_next_attempt_goes_on(
     straight: Run, tmp_path: Path, listener: object, steps: set[int]
 ) -> None:
@@ -147,3 +149,70 @@ def test_long_steps_are_read_each(tmp_path: Path, step_s: float) -> None:
     (tmp_path / "drain").touch()
     stop.before_step(5)
     assert stop.after_step(5)
+
+
+class Counting(HashStore):
+    """A store that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def check(self, keys: list[str]) -> bool:
+        self.asked += 1
+        return bool(super().check(keys))
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return bytes(super().get(key))
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        self.asked += 1
+        return bytes(super().compare_set(key, expected, desired))
+
+
+def test_an_ordinary_step_costs_one_look_up() -> None:
+    store = Counting()
+    stop = StopProtocol(store, Path("/none"), CPU)
+    for step in range(1, 11):
+        stop.before_step(step)
+        assert stop.after_step(step) is None
+    assert store.asked == 10
+
+
+def test_a_save_is_asked_for_by_one_rank_and_made_by_all(tmp_path: Path) -> None:
+    store = HashStore()
+    one, other = (StopProtocol(store, tmp_path / "drain", CPU) for _ in range(2))
+    agreed = []
+    for step in range(1, 8):
+        one.before_step(step, save_due=step in (2, 5, 6))
+        other.before_step(step)
+        agreed.append((one.after_step(step), other.after_step(step)))
+    assert [step for step, (what, _) in enumerate(agreed, 1) if what == "save"] == [2, 5, 6]
+    assert all(mine == theirs for mine, theirs in agreed)
+
+
+def test_a_stop_that_comes_while_a_save_is_agreed_follows_it(tmp_path: Path) -> None:
+    store = HashStore()
+    one, other = (StopProtocol(store, tmp_path / name, CPU) for name in ("one", "other"))
+    for stop in (one, other):
+        stop.set_pace(0.005)  # looks after steps 4, 8, 12
+    one.before_step(5, save_due=True)
+    (tmp_path / "other").touch()
+    agreed = []
+    for step in range(5, 13):
+        for stop in (one, other):
+            stop.before_step(step)
+        agreed.append((one.after_step(step), other.after_step(step)))
+    assert [agreed[step - 5] for step in (8, 12)] == [("save", "save"), ("stop", "stop")]
+    assert sum(pair != (None, None) for pair in agreed) == 2
+    assert store.get(f"{KEY}/1") == b"stop 9"
+
+
+def test_a_save_that_comes_while_a_stop_is_agreed_is_left_out(tmp_path: Path) -> None:
+    store = HashStore()
+    one, other = (StopProtocol(store, tmp_path / name, CPU) for name in ("one", "other"))
+    (tmp_path / "other").touch()
+    other.before_step(3)
+    one.before_step(3, save_due=True)
+    assert one.after_step(3) == other.after_step(3) == "stop"

@@ -33,6 +33,7 @@ def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (1, 0, 0, True),
         (1, 2, 9, True),
         (1, 3, 0, False),
+        (79, 2, 9, True),
         (79, 3, 0, False),
         (143, 3, 0, False),
         (75, 9, 0, True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 from pathlib import Path
@@ -12,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import contract
-from orchestrator.contract import RunPaths
+from orchestrator.contract import RunPaths, drain_limit_s
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 SHARED = ("ENV_", "EXIT_", "OUTCOME_", "KIND_", "METRICS_", "LEDGER_", "DRAIN_", "DONE_",
-          "ATTEMPTS_", "CHECKPOINTS_", "ERRORS_", "VERSION")  # fmt: skip
+          "ATTEMPTS_", "CHECKPOINTS_", "ERRORS_", "GRACE_", "HANG_", "HANGS_",
+          "VERSION")  # fmt: skip
 
 
 def load(path: str) -> ModuleType:
@@ -71,18 +73,37 @@ def test_the_files_are_those_of_the_page() -> None:
         paths.attempts / "N" / contract.OWNER_FILE, paths.attempts / "N" / contract.DRAIN_FILE,
         paths.attempts / "N" / contract.OUTCOME_FILE, paths.attempts / "N" / contract.END_FILE,
         paths.attempts / "N" / contract.ERRORS_DIR / "rank-R.json",
+        paths.attempts / "N" / contract.HANG_FILE, paths.attempts / "N" / contract.HANGS_DIR,
         paths.attempts / "N" / contract.LOGS_DIR / "rank-R.log",
-        paths.checkpoints, paths.metrics, paths.ledger, paths.done,
+        paths.checkpoints, paths.metrics, paths.ledger, paths.grace, paths.done,
     }  # fmt: skip
     assert {Path("/run", name) for name in table_column("The run folder")} == ours
 
 
 def test_the_page_has_the_words_of_outcomes_and_errors() -> None:
     outcomes = f'"outcome": "{contract.OUTCOME_DONE}" | "{contract.OUTCOME_DRAINED}"'
-    kinds = f'"kind": "{contract.KIND_CONFIGURATION}" | "{contract.KIND_FAILURE}"'
+    kinds = '"kind": ' + " | ".join(
+        f'"{kind}"'
+        for kind in (contract.KIND_CONFIGURATION, contract.KIND_FAILURE, contract.KIND_HANG)
+    )
     assert outcomes in PAGE
     assert kinds in PAGE
     assert f"`{contract.METRICS_TAG}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("grace", "limit_s"),
+    [('{"version": 1, "seconds": 50}', 50), ('{"version": 1, "seconds": 5}', 20),
+     ('{"version": 1, "seconds": 1e9}', 200), ('{"seconds": Infinity}', 200),
+     ('{"seconds": NaN}', 20), ('{"seconds": "soon"}', 20), ('{"version": 1}', 20), ("[]", 20),
+     ("", 20), ("half of a fi", 20)],
+)  # fmt: skip
+@pytest.mark.case("T20")
+def test_both_sides_give_a_stop_the_same_time(tmp_path: Path, grace: str, limit_s: float) -> None:
+    (tmp_path / "grace.json").write_text(grace)
+    args = argparse.Namespace(run_dir=str(tmp_path), shutdown_timeout_s=20)
+    assert load("trainer/node.py").drain_limit_s(args) == limit_s
+    assert drain_limit_s(20, grace.encode()) == limit_s
 
 
 @given(number=st.integers(1, 10**6), rank=st.integers(0, 99_999))

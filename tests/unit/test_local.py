@@ -48,9 +48,10 @@ class Runs:
 
     root: Path
     handles: list[Handle] = field(default_factory=list)
+    node_sh: str = NODE_SH
 
     def submit(
-        self, mode: str = "done", name: str = "demo", fresh: bool = False, **launch: float | None
+        self, mode: str = "done", name: str = "demo", fresh: bool = False, **launch: object
     ) -> Submission:
         content: dict[str, object] = {
             "version": 1, "name": name, "num_nodes": 2, "ranks_per_node": 2, "failures": 3,
@@ -58,7 +59,9 @@ class Runs:
         }  # fmt: skip
         content |= launch
         shutdown = content["shutdown_timeout_s"]
-        script = NODE_SH.format(programs=shlex.quote(str(PROGRAMS)), mode=mode, shutdown=shutdown)
+        script = self.node_sh.format(
+            programs=shlex.quote(str(PROGRAMS)), mode=mode, shutdown=shutdown
+        )
         files = {"launch.json": json.dumps(content), "node.sh": script}
         files["trainer.json"] = json.dumps({"steps": 7})
         submission = BACKEND.submit(
@@ -281,6 +284,15 @@ def test_cancel_ends_what_does_not_drain(runs: Runs) -> None:
     record = Record.read(handle.run_dir)
     assert record is not None
     assert not record.drained
+
+
+@pytest.mark.case("T20")
+def test_cancel_gives_slow_checkpoints_the_time_that_they_need(runs: Runs) -> None:
+    handle = runs.submit("slow=3", shutdown_timeout_s=1).handle
+    wait_ready(handle)
+    RunPaths(handle.run_dir).grace.write_text('{"version": 1, "seconds": 60}')
+    assert "CANCELLED" in BACKEND.cancel(handle)
+    assert codes(handle) == [75]
 
 
 def test_cancel_in_the_pause_between_two_attempts_loses_nothing(runs: Runs) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.backends.attempts import gravest, next_state, pause_s
 from orchestrator.backends.base import State
 from orchestrator.backends.record import Ended, Launch
-from orchestrator.backends.supervisor import loopback_address, reserve_port
+from orchestrator.backends.simulated import loopback_address, reserve_port
 
 CODES = [0, 1, 75, 78, 79, -9, -15, 3]
 

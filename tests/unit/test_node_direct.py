@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from running import PROGRAMS, Nodes, rank_process, read, wait_for_end
+from trainer import node
 
 
 @pytest.fixture
@@ -159,3 +161,14 @@ def test_a_real_process_group(ranks: Nodes) -> None:
     assert ranks.codes() == dict.fromkeys(range(4), 0), ranks.all_logs()
     log = ranks.run_dir / "attempts/1/logs/rank-00003.log"
     assert "the ranks add up to 6" in log.read_text()
+
+
+@pytest.mark.parametrize(("nnodes", "fault"), [(2, ""), (4, "127.0.0.1 is a loopback address")])
+def test_the_ranks_of_one_node_may_meet_at_a_loopback_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nnodes: int, fault: str
+) -> None:
+    monkeypatch.setenv("LOCAL_NUMBER", "1")
+    command = Nodes(tmp_path, tmp_path, nnodes=nnodes, nproc=1, direct=True).command(1)
+    words = [word for word in command[2:] if word != "--allow-loopback"]
+    with pytest.raises(node.Leave, match=fault) if fault else contextlib.nullcontext():
+        node.parse(words)

@@ -262,3 +262,21 @@ def test_a_folder_that_would_split_the_mounts_is_refused(tmp_path: Path) -> None
 )
 def test_time_words(seconds: int, words: str) -> None:
     assert time_words(seconds) == words
+
+
+ELASTIC = {**JOB, "resources": {"nodes": {"min": 1, "max": 4}, "ranks_per_node": 2}}
+
+
+@pytest.mark.parametrize(("given", "used"), [(1, 1), (2, 2), (3, 2), (4, 4)])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_of_the_nodes_given_as_many_start_as_keep_the_batch(
+    script: Script, launcher: str, given: int, used: int
+) -> None:
+    text = rendered({**ELASTIC, "launcher": launcher})
+    assert "#SBATCH --nodes=1-4\n#SBATCH --cpus-per-task=2\n" in text
+    assert "#SBATCH --ntasks" not in text  # Slurm would give no more nodes than these tasks
+    calls = script.run(text, SLURM_JOB_NUM_NODES=str(given))
+    argv, _ = only(calls, "srun")
+    each = 2 if launcher == "srun" else 1
+    assert {f"--nodes={used}", f"--ntasks={used * each}", "--relative=0"} <= set(argv)
+    assert argv[argv.index("--nnodes") + 1] == str(used * each)

@@ -55,7 +55,6 @@ ADDED = [
     ("resources: {nodes: true}", "6:20", "not true", "from 1"),
     ("resources: {nodes: null}", "6:20", "not nothing", "from 1"),
     ("resources: {nodes: [1]}", "6:20", "not a list", "from 1"),
-    ("resources: {nodes: {min: 1, max: 2}}", "6:20", "not supported yet", "one number"),
     ("resources: {memory: 512m}", "6:21", "milli", "512MiB"),
     ("resources: {memory: 80G}", "6:21", "ambiguous", "80GiB or 80GB"),
     ("resources: {time_limit: 90}", "6:25", "no unit", "90m"),

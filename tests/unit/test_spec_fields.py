@@ -57,7 +57,12 @@ def test_paths_are_there_once_and_in_the_order_of_the_tree() -> None:
     ("path", "type_", "default"),
     [
         ("name", "name (lower-case letters, digits, hyphens)", "required"),
-        ("resources.nodes", "whole number from 1 to 10000", "1"),
+        (
+            "resources.nodes",
+            "whole number from 1 to 10000 (or a range, as {min: 1, max: 2})",
+            "1",
+        ),
+        ("resources.nodes.min", "whole number from 1 to 10000", "required"),
         ("resources.memory", "size (512MiB, 80GiB, 4GB)", "none"),
         ("timeouts.start", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "10m"),
         ("timeouts.shutdown", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "5m"),

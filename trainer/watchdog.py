@@ -1,0 +1,138 @@
+"""Ends an attempt in which a rank makes no progress, after every rank has told where it is.
+
+A thread of each rank counts the seconds in which the rank's phase did not change or beat. The first
+rank that has had enough makes the mark `attempts/N/hang`; each rank that sees it writes its report
+into `attempts/N/hangs/`, one of them compares the reports (trainer/verdict.py), and all leave.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from trainer import phase
+from trainer.config import TrainerConfig
+from trainer.contract import KIND_HANG, Contract, create_once, write_json
+from trainer.hang_report import Report, num_told, read_places, read_reports, write_report
+from trainer.limits import Limits
+from trainer.stacks import Sheet
+from trainer.verdict import Verdict, judge
+
+POLL_S = 1.0
+LOOK_S = 0.2  # between two looks for files of other ranks
+REPORTS_S = 15.0  # for all ranks and node.py of each node to report
+VERDICT_S = 10.0  # after that, for the rank that compares them
+JUDGE_FILE, VERDICT_FILE = "judge", "verdict.json"
+
+
+class Watchdog(threading.Thread):
+    """The watch over this rank; once started it ends the process by itself if the rank hangs."""
+
+    def __init__(self, config: TrainerConfig, contract: Contract) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._limits, self._contract, self._nccl = (
+            Limits(config),
+            contract,
+            config.backend == "nccl",
+        )
+        self._sheet = Sheet()
+        self._finished = threading.Event()
+        self._seen, self._beats, self._quiet_s = phase.current, -1, 0.0
+        self._first_step: int | None = None
+
+    def run(self) -> None:
+        """Look once in POLL_S; a rank that does not run, or a whole job that is suspended, does
+        not count the time."""
+        while not self._finished.wait(POLL_S):
+            limit_s = self._look()
+            self._sheet.beat(limit_s)
+            if self._quiet_s >= limit_s:
+                self._make_mark()
+                self._end()
+            if self._contract.hang_file.exists():
+                self._end()
+
+    def finish(self) -> None:
+        """The rank has come to its end: no longer watch it.
+
+        Where the attempt is being ended as a hang it waits to be ended too: what this rank has met
+        may be a consequence, and the others may still ask where it is.
+        """
+        if self._contract.hang_file.exists():
+            if sys.exc_info()[0] is not None:
+                traceback.print_exc()
+            self.join(2 * POLL_S + REPORTS_S + 2 * VERDICT_S)
+        self._finished.set()
+
+    def _look(self) -> float:
+        """Count the time without progress; returns its limit in seconds."""
+        now, beats = phase.current, phase.beats
+        if (now, beats) == (self._seen, self._beats):
+            self._quiet_s += POLL_S
+        else:
+            self._seen, self._beats, self._quiet_s = now, beats, 0.0
+        if now.name == "step" and self._first_step is None:
+            self._first_step = now.step
+        return self._limits.of(now, now.step if self._first_step is None else self._first_step)
+
+    def _make_mark(self) -> None:
+        said = {
+            "version": 1,
+            "rank": self._contract.rank,
+            "host": socket.gethostname(),
+            "phase": self._seen.name,
+            "step": self._seen.step,
+            "quiet_s": self._quiet_s,
+        }
+        try:
+            create_once(self._contract.hang_file, said)
+        except OSError as error:
+            self._say(f"cannot mark the attempt as hanging: {error}")
+
+    def _end(self) -> None:
+        try:
+            write_report(self._contract, self._seen, self._quiet_s, self._nccl)
+            if create_once(self._contract.hangs_dir / JUDGE_FILE, {"rank": self._contract.rank}):
+                self._pass_verdict()
+            else:
+                self._wait(self._has_verdict, REPORTS_S + VERDICT_S)
+        except Exception:  # whatever it was, such as a full disk, the attempt must end
+            traceback.print_exc()
+        finally:
+            self._say("ended, since the attempt hangs")
+            os._exit(1)
+
+    def _has_verdict(self) -> bool:
+        return (self._contract.hangs_dir / VERDICT_FILE).exists()
+
+    def _pass_verdict(self) -> None:
+        contract = self._contract
+        self._wait(self._has_all_reports, REPORTS_S)
+        reports, places = read_reports(contract.hangs_dir), read_places(contract.hangs_dir)
+        verdict = judge(contract.world_size, reports, places)
+        self._say(f"{verdict.message}\n{verdict.detail}")
+        self._record(verdict, reports)
+
+    def _record(self, verdict: Verdict, reports: dict[int, Report]) -> None:
+        rank = verdict.ranks[0] if verdict.ranks else self._contract.rank
+        host = reports[rank].host if rank in reports else verdict.host
+        text = f"{verdict.message}\n{verdict.detail}"
+        self._contract.write_error_of(rank, host, KIND_HANG, text)
+        content = {"version": 1, "ranks": verdict.ranks, "message": text}
+        write_json(self._contract.hangs_dir / VERDICT_FILE, content)
+
+    def _has_all_reports(self) -> bool:
+        return num_told(self._contract.hangs_dir) >= 2 * self._contract.world_size
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+    def _say(self, text: str) -> None:
+        print(f"trainer: rank {self._contract.rank}: {text}", file=sys.stderr, flush=True)
