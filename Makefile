@@ -41,7 +41,7 @@ matrix: setup
 
 # 50 kills -9 at exact places, and damaged, full and vanished disks; writes docs/faults.md.
 faults: setup
-	$(BIN)/pytest tests/faults -m 'faults and not short' --update-golden
+	$(BIN)/pytest tests/faults --update-golden
 
 # A part of it, for each merge.
 faults-short: setup

@@ -42,13 +42,13 @@ TIMEOUT_S = 1800
 SIZES = {"100 M": (12, 8, 832), "30 M": (8, 8, 560), "10 M": (6, 8, 384)}
 STRATEGIES = ("ddp", "full_shard")
 FIGURES = {
-    "sharded": "sharded, at once",
-    "sharded_first": "beside, the first",
-    "sharded_beside": "beside, later",
+    "sharded": "sharded: at once",
+    "sharded_first": "first beside",
+    "sharded_beside": "later beside",
     "sharded_ratio": "beside : at once",
-    "full": "full, at once",
-    "full_first": "beside, the first",
-    "full_beside": "beside, later",
+    "full": "full: at once",
+    "full_first": "first beside",
+    "full_beside": "later beside",
     "full_ratio": "beside : at once",
     "load_sharded": "load sharded",
     "load_full": "load full",

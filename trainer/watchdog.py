@@ -51,10 +51,11 @@ class Watchdog(threading.Thread):
         while not self._finished.wait(POLL_S):
             limit_s = self._look()
             self._sheet.beat(limit_s)
-            if self._quiet_s >= limit_s:
-                self._make_mark()
-                self._end()
-            if self._contract.hang_file.exists():
+            hangs = self._quiet_s >= limit_s
+            if hangs or self._contract.hang_file.exists():
+                phase.listeners.append(_hold)
+                if hangs:
+                    self._make_mark()
                 self._end()
 
     def finish(self) -> None:
@@ -136,3 +137,9 @@ class Watchdog(threading.Thread):
 
     def _say(self, text: str) -> None:
         print(f"trainer: rank {self._contract.rank}: {text}", file=sys.stderr, flush=True)
+
+
+def _hold(_name: str, _step: int) -> None:
+    """Keep the training from going on where the cause of the hang has gone, as when a process that
+    was stopped is continued for its report: the attempt is being ended."""
+    time.sleep(REPORTS_S + 2 * VERDICT_S)

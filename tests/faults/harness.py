@@ -26,7 +26,7 @@ from traps import Trap, mark_of, published
 # From a kill to the end of all ranks; without a timeout in between it takes less than a second.
 BOUND_S = 30.0
 LEFT_BEHIND_S = 10.0
-NO_STEPS = ("start", "load", "finding")
+NO_STEPS = ("start", "load", "restore", "finding")
 NOTHING_LOST = (*NO_STEPS, "prune", "exit", "done")
 # The ranks have not met yet, so the others wait for one that never comes. They are told, as
 # torchrun does, and then leave at once by what the signal does, or after some seconds with 1.

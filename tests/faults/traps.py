@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from plan import EVERY, Kill
 from runs import Run
-from trainer import checkpoint, finding
+from trainer import checkpoint, shards
 from trainer.contract import Contract
 from trainer.model import GPT
 
@@ -41,15 +41,14 @@ class Trap:
     def __init__(self, kill: Kill, attempt: int) -> None:
         self.kill = kill
         self.attempt = attempt
-        self._left = TIMES.get(kill.place, 1)
+        self._is_set = True
 
     def __call__(self, run: Run, name: str, step: int) -> None:
         kill = self.kill
         phase, arm = PLACES.get(kill.place, (kill.place, at_once))
-        if (str(kill.rank), phase, kill.step) == (os.environ["RANK"], name, step):
-            self._left -= 1
-            if self._left == 0:
-                arm(lambda *_args, **_options: self.spring(run))
+        if self._is_set and (str(kill.rank), phase, kill.step) == (os.environ["RANK"], name, step):
+            self._is_set = False
+            arm(lambda *_args, **_options: self.spring(run))
 
     def spring(self, run: Run) -> NoReturn:
         """Die, once the checkpoint before is published: until then a kill repeats more steps."""
@@ -101,14 +100,14 @@ def in_gathering(die: Action) -> None:
         setattr(dist, name, die)
 
 
-def in_finding(die: Action) -> None:
-    find = finding.newest_whole
+def in_planning(die: Action) -> None:
+    write = shards.write_shards
 
     def armed(*args: Any) -> Any:
         in_gathering(die)
-        return find(*args)
+        return write(*args)
 
-    setattr(finding, "newest_whole", armed)  # noqa: B010
+    setattr(shards, "write_shards", armed)  # noqa: B010
 
 
 def in_writing(die: Action) -> None:
@@ -121,11 +120,9 @@ def before_outcome(die: Action) -> None:
 
 PLACES: dict[str, tuple[str, Callable[[Action], Any]]] = {
     "collective": ("step", in_backward),
-    "finding": ("load", in_finding),
+    "finding": ("restore", in_gathering),
     "gathering": ("save", in_gathering),
-    "planning": ("save", in_gathering),
+    "planning": ("save", in_planning),
     "writing": ("save", in_writing),
     "done": ("exit", before_outcome),
 }
-# How often the phase is heard of: a rank with a part of its own to write tells once more.
-TIMES = {"planning": 2}

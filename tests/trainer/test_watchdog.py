@@ -34,6 +34,7 @@ def end_of(run: Run, listener: Listener = note_pid, **changes: Any) -> None:
     ended = run.start(config, listener=listener)
     helper.join()
     assert {end.exit_code for end in ended} <= {1, -9}
+    assert not (run.run_dir / "DONE").exists()  # what was continued for its report went no further
 
 
 def hung(run: Run, **changes: Any) -> dict[str, Any]:
