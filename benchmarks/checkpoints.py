@@ -159,7 +159,7 @@ class Bench:
         return seconds.item()
 
     def _save(self, saver: Saver) -> None:
-        saver.save(self.trainer.progress, 0, final=False)
+        saver.save(self.trainer.progress, final=False)
 
     def _load(self) -> None:
         """The newest; finding it, which reads and hashes all of it, is not in the time."""

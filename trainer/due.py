@@ -18,16 +18,13 @@ class Due:
     """The time of the next checkpoint; never under checkpoint.every_steps, which needs no clock.
 
     Seconds count from the end of the last checkpoint, so that slow ones leave time to train.
-    last_step: of the checkpoint before, at first the one that is gone on from, or 0.
     """
 
     def __init__(
         self,
         config: CheckpointConfig,
-        last_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.last_step = last_step
         self._config, self._clock = config, clock
         self._costs_s: deque[float] = deque(maxlen=NUM_COSTS)
         self._next = clock() + self.interval_s()
@@ -36,9 +33,8 @@ class Due:
         """Whether a checkpoint is due."""
         return self._clock() >= self._next
 
-    def saved(self, step: int, cost_s: float) -> None:
-        """A checkpoint of `step` has been made, for whatever reason; training stood for cost_s."""
-        self.last_step = step
+    def saved(self, cost_s: float) -> None:
+        """A checkpoint has been made, for whatever reason; training stood still for cost_s."""
         self._costs_s.append(cost_s)
         self._next = self._clock() + self.interval_s()
 

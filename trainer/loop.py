@@ -82,7 +82,7 @@ class Trainer:
         )
         self.ledger = Ledger(contract, self.progress.step, restore_s)
         self.clock = Clock()
-        self.due = Due(config.checkpoint, self.progress.step)
+        self.due = Due(config.checkpoint)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
 
@@ -233,7 +233,10 @@ class Trainer:
         layout = self.config.checkpoint.format
         stage = Staging(self.parallel, self.optimizer, self.settings, self.peers, layout)
         broken = [error.path for error in self.broken]
-        return Saver(self.config, self.contract, self.peers, stage, self.metrics.event, broken)
+        return Saver(
+            self.config, self.contract, self.peers, stage, self.metrics.event, broken,
+            self.progress.step,
+        )  # fmt: skip
 
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
@@ -241,10 +244,10 @@ class Trainer:
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
         began = perf_counter()
-        self.saver.save(self.progress, self.due.last_step, final=final)
+        self.saver.save(self.progress, final=final)
         blocked_s = perf_counter() - began
         self.clock.checkpoint_s += blocked_s
-        self.due.saved(self.progress.step, blocked_s)
+        self.due.saved(blocked_s)
         if self.saver.last_s is not None:
             self.grace.saved(self.progress.step, self.saver.last_s, self.stop.step_s)
 

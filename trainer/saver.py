@@ -38,8 +38,8 @@ class Tell(Protocol):
 class Saver:
     """Saves a run. All ranks call the same methods after the same steps.
 
-    tell: where events go. broken: checkpoints that are known not to be whole. At most one
-    checkpoint is on its way.
+    tell: where events go. broken: checkpoints that are known not to be whole. last_step: of the
+    checkpoint that the run goes on from, 0 without one. At most one checkpoint is on its way.
 
     Attributes:
         last_s: seconds from the beginning of the newest checkpoint until it was on disk; None
@@ -54,18 +54,19 @@ class Saver:
         stage: Stage,
         tell: Tell,
         broken: Collection[Path] = (),
+        last_step: int = 0,
     ) -> None:
         self._config, self._contract, self._peers = config, contract, peers
         self._stage, self._tell, self._broken = stage, tell, list(broken)
         self._flight: Flight | None = None
-        self._saved_step: int | None = None
+        self._last_step, self._saved_step = last_step, -1
         self.last_s: float | None = None
 
-    def save(self, progress: Progress, last_step: int, *, final: bool) -> None:
+    def save(self, progress: Progress, *, final: bool) -> None:
         """Save the state of now; it is on disk when this returns, unless asynchronous is set.
 
-        last_step: of the checkpoint before. final: the training ends here, so it is written at
-        once. Waits for the one before, if that is on its way, and raises what finish() raises.
+        final: the training ends here, so it is written at once. Waits for the one before, if that
+        is on its way, and raises what finish() raises.
         """
         self.finish()
         if progress.step == self._saved_step:
@@ -74,7 +75,9 @@ class Saver:
         aside = self._config.checkpoint.asynchronous and not final
         began = perf_counter()
         staged = self._stage(progress, aside=aside)
-        manifest = manifest_of(progress, last_step, self._config, self._contract, staged.format)
+        manifest = manifest_of(
+            progress, self._last_step, self._config, self._contract, staged.format
+        )
         self._flight = Flight(
             manifest, staged, self._config, self._contract, self._peers, self._broken, began
         )
@@ -101,7 +104,8 @@ class Saver:
             return
         try:
             flight.wait()
-            self._saved_step, self.last_s = flight.step, flight.seconds
+            self._saved_step = self._last_step = flight.step
+            self.last_s = flight.seconds
         except CheckpointNotWritten as error:
             if final or self._config.checkpoint.on_failure == "stop":
                 raise

@@ -50,7 +50,7 @@ def test_seconds_count_from_the_end_of_the_last_checkpoint() -> None:
         if due.now():
             seen.append(second)
             watch.now_s += 20
-            due.saved(second, cost_s=20)
+            due.saved(cost_s=20)
     assert seen == [60, 120]
 
 
@@ -58,12 +58,11 @@ def test_any_checkpoint_starts_the_clock_anew() -> None:
     watch = Watch()
     due = due_by(watch, every_s=60)
     watch.now_s += 59
-    due.saved(7, cost_s=0)
+    due.saved(cost_s=0)
     watch.now_s += 59
     assert not due.now()
     watch.now_s += 1
     assert due.now()
-    assert due.last_step == 7
 
 
 def test_under_steps_no_time_is_due() -> None:
@@ -76,10 +75,10 @@ def test_under_steps_no_time_is_due() -> None:
 def test_the_best_interval_follows_from_the_cost() -> None:
     due = due_by(Watch(), mtbf_s=86_400)
     assert due.interval_s() == FIRST_S
-    due.saved(1, cost_s=30)
+    due.saved(cost_s=30)
     assert due.interval_s() == pytest.approx(math.sqrt(2 * 30 * 86_400))
-    for step in range(2, 12):
-        due.saved(step, cost_s=120)
+    for _ in range(10):
+        due.saved(cost_s=120)
     assert due.interval_s() == pytest.approx(math.sqrt(2 * 120 * 86_400))
 
 
@@ -87,7 +86,7 @@ def test_the_best_interval_follows_from_the_cost() -> None:
 def test_the_best_interval_has_bounds(cost_s: float, mtbf_s: float) -> None:
     due = due_by(Watch(), mtbf_s=mtbf_s)
     assert due.interval_s() <= mtbf_s
-    due.saved(1, cost_s)
+    due.saved(cost_s)
     assert min(LEAST_S, mtbf_s) <= due.interval_s() <= mtbf_s
 
 
