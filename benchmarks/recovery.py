@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -152,4 +152,6 @@ def table() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(*table(), "", *resuming.table(), "", machine(), sep="\n")
+    for line in chain(table(), [""], resuming.table()):
+        print(line, flush=True)
+    print(f"\n{machine()}")

@@ -73,6 +73,7 @@ def measure(
     """Bytes of a checkpoint of the model, and rank 0's seconds to verify and to load it."""
     config = configuration(strategy, layers, heads, width, CONTEXT, 1)
     config["steps"] = 1
+    config["evaluation"]["batches"] = 1
     config["checkpoint"] |= {"every_steps": 1, "format": layout}
     with tempfile.TemporaryDirectory(prefix="resuming-") as folder:
         in_ranks(config, folder, attempt=1)
