@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +111,20 @@ def read_manifest(path: Path) -> Manifest:
     if not sizes:
         raise BrokenCheckpoint(path, "the manifest names no file")
     for name, size in sizes.items():
-        if Path(name).name != name or not (path / name).is_file():
+        found = _stat_of(path, name)
+        if Path(name).name != name or not stat.S_ISREG(found.st_mode):
             raise BrokenCheckpoint(path, f"{name} is missing", missing=True)
-        if (path / name).stat().st_size != size:
+        if found.st_size != size:
             raise BrokenCheckpoint(path, f"{name} does not have the {size} bytes of its manifest")
     return manifest
+
+
+def _stat_of(path: Path, name: str) -> os.stat_result:
+    """Not by Path.is_file: from Python 3.14 on that takes an error of the disk for no file."""
+    try:
+        return (path / name).stat()
+    except MISSING as error:
+        raise BrokenCheckpoint(path, f"{name} is missing", missing=True) from error
 
 
 def format_of(path: Path) -> str:
@@ -143,9 +153,12 @@ def verify_files(path: Path, files: Files) -> None:
 
 def published(folder: Path) -> list[Path]:
     """Checkpoint folders in `folder`, whole or not, oldest first (by step, then attempt)."""
-    if not folder.is_dir():
+    try:
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if NAME.fullmatch(e.name) and e.is_dir()]
+    except FileNotFoundError:
         return []
-    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
+    return [folder / name for name in sorted(names)]
 
 
 def newest_step(folder: Path) -> int:

@@ -78,10 +78,11 @@ def _reason_against(path: Path, peers: Peers) -> str | None:
     if first is None:
         return _words(looks)
     if any(seen.digest != first.digest for seen in looks):
-        mine = _look_again(mine, path, first.digest)
+        within_s = peers.patience_s(VISIBLE_WITHIN_S)
+        mine = _look_again(mine, path, first.digest, within_s)
         looks = _exchange(mine, path, peers)
         if any(seen.kind == "missing" for seen in looks):
-            raise NotVisible(_not_visible(path, looks))
+            raise NotVisible(_not_visible(path, looks, within_s))
         if any(seen.digest != first.digest for seen in looks):
             return _words([_compared(seen, first) for seen in looks])
     share = share_of(mine.files or {}, peers.me.rank, peers.size)
@@ -117,9 +118,9 @@ def _judged(read: Callable[[], Look], me: Member) -> Look:
         return Look(me, "error", str(error))
 
 
-def _look_again(seen: Look, path: Path, digest: str) -> Look:
+def _look_again(seen: Look, path: Path, digest: str, within_s: float) -> Look:
     """What this rank sees once it sees what others do, or when it has waited long enough."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    deadline = time.monotonic() + within_s
     while seen.digest != digest and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_S)
         seen = look(path, seen.who)
@@ -150,12 +151,12 @@ def _words(looks: Sequence[Look]) -> str | None:
     return "; ".join(f"{why} (on {some(hosts)})" for why, hosts in reasons.items()) or None
 
 
-def _not_visible(path: Path, looks: Sequence[Look]) -> str:
+def _not_visible(path: Path, looks: Sequence[Look], within_s: float) -> str:
     missing = some(str(seen.who) for seen in looks if seen.kind == "missing")
     there = some(str(seen.who) for seen in looks if seen.kind == "whole")
     return (
         f"checkpoint {path}: {there} can read it, but {missing} cannot, also not after"
-        f" {VISIBLE_WITHIN_S:g} s. Every node must see the same run folder; to continue from an"
+        f" {within_s:g} s. Every node must see the same run folder; to continue from an"
         " older one all the same, remove this one"
     )
 

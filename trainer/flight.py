@@ -120,6 +120,8 @@ class Flight:
         self.join(self._deadline - monotonic() + GRACE_S)
         if self._thread is not None:
             self.blocked_s += perf_counter() - began
+        if self.published:
+            self.join(self._peers.timeout_s)  # old ones are being removed, which has time
         if self._thread is not None and self._thread.is_alive():
             raise TookTooLong(self._late(f"{self._peers.me}: the disk does not answer"))
         if self._error is not None:
@@ -135,6 +137,9 @@ class Flight:
             if self._peers.first:
                 self.draft.discard()  # all ranks have stopped to write
             raise
+        if self._peers.first:  # the others need not wait for it
+            self._enter("prune", self.step)
+            self._prune()
 
     def _write_alone(self) -> None:
         """Rank 0's work where it writes everything; the others have none."""
@@ -176,8 +181,6 @@ class Flight:
         self._enter("publish", self.step)
         self.draft.publish(self._manifest, files, self._contract)
         self._set_published()
-        self._enter("prune", self.step)
-        self._prune()
 
     def _prune(self) -> None:
         """Only now: before, the last checkpoint on disk would be gone with a crash."""

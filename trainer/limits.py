@@ -29,7 +29,9 @@ class Limits:
     def of(self, current: Phase, first_step: int) -> float:
         """Seconds that `current` may take; first_step: steps done before this attempt's first."""
         limit_s = self._of.get(current.name, self.longest_s)
-        return max(limit_s, self._first_s) if current.step <= first_step else limit_s
+        # An evaluation is compiled for itself, at whatever step the first one is.
+        may_compile = current.step <= first_step or current.name == "evaluation"
+        return max(limit_s, self._first_s) if may_compile else limit_s
 
 
 def group_timeout_s(config: TrainerConfig) -> float:

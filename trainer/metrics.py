@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -64,16 +65,22 @@ class Metrics:
         if self._board is not None:
             self._board.close()
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of what the disk has refused before
+                self._file.close()
 
     def _write(self, content: dict[str, Any]) -> None:
+        """Write a line. A full disk costs the line alone: standard output may lie there too."""
         if self._file is None:
             return
         text = json.dumps(finite(content), allow_nan=False, default=str) + "\n"
-        self._file.write(text)
-        self._file.flush()
-        sys.stdout.write(METRICS_TAG + text)
-        sys.stdout.flush()
+        try:
+            self._file.write(text)
+            self._file.flush()
+            sys.stdout.write(METRICS_TAG + text)
+            sys.stdout.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                print(f"trainer: a line of metrics is not written: {error}", file=sys.stderr)
 
 
 def finite(value: Any) -> Any:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -631,6 +632,7 @@ class Agent:
             if self.hang.is_over(now):
                 for pid in self._rank_pids().values():
                     kill(pid, signal.SIGKILL)
+                self.stop("the attempt hangs")  # torchrun itself may be what was stopped
         elif os.path.exists(self.dir / "hang"):
             say(f"attempt {self.attempt} hangs: the ranks report into {self.dir / 'hangs'}")
             self.hang = Hang(self.dir, self.args.host, self._rank_pids())
@@ -1026,10 +1028,14 @@ def sheet_of(pid: int) -> str:
     """What a process has written on its sheet of memory (trainer/stacks.py), "" if it has none."""
     wanted, folder = f"/memfd:orchestrate-stacks-{pid} (deleted)", f"/proc/{pid}/fd"
     try:
-        found = [n for n in os.listdir(folder) if os.readlink(f"{folder}/{n}") == wanted]
+        numbers = os.listdir(folder)
     except OSError:
-        return ""  # it has ended, or a file was closed meanwhile
-    return sheet_text(Path(folder, found[0])) if found else ""
+        return ""  # it has ended
+    for number in numbers:
+        with contextlib.suppress(OSError):  # a file was closed meanwhile
+            if os.readlink(f"{folder}/{number}") == wanted:
+                return sheet_text(Path(folder, number))
+    return ""
 
 
 def place_in(text: str) -> str:

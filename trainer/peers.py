@@ -47,6 +47,10 @@ class Peers:
         self.me = Member(dist.get_rank(), socket.gethostname())
         self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
+    def patience_s(self, wanted_s: float) -> float:
+        """How long a rank may look for something: the others wait for it in the next exchange."""
+        return min(wanted_s, self.timeout_s / 2)
+
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which writes what is written once."""

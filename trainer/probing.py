@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.contract import ConfigurationError, Contract
 from trainer.peers import Peers, some
+from trainer.pruning import remove_unfinished
 from trainer.writing import ASIDE_PREFIX, CheckpointNotWritten, free_space, write_synced
 
 PROBE_PREFIX = f"{ASIDE_PREFIX}probe-"
@@ -29,27 +30,29 @@ def probe(contract: Contract, peers: Peers) -> None:
     folder = contract.checkpoint_dir
     path = folder / f"{PROBE_PREFIX}attempt-{contract.attempt:05d}"
     token = uuid.uuid4().hex
-    fault = _write(path, token, str(peers.me)) if peers.first else None
+    fault = _write(path, token, str(peers.me), contract.attempt) if peers.first else None
     token, written, fault = peers.exchange(
         (token, f"{folder} on {peers.me.host}", fault), f"probe of {folder}"
     )[0]
     if fault is not None:
         raise fault
-    blind = "" if _sees(path, token) else f"{peers.me} ({folder})"
+    within_s = peers.patience_s(VISIBLE_WITHIN_S)
+    blind = "" if _sees(path, token, within_s) else f"{peers.me} ({folder})"
     told = peers.exchange(blind, f"probe of {folder}")
     if peers.first:
         path.unlink(missing_ok=True)
     if any(told):
         raise ConfigurationError(
             "the run folder must lie on a file system that all nodes share: what rank 0 writes to"
-            f" {written} is not seen within {VISIBLE_WITHIN_S:g} s by {some(filter(None, told))}"
+            f" {written} is not seen within {within_s:g} s by {some(filter(None, told))}"
         )
 
 
-def _write(path: Path, token: str, who: str) -> Exception | None:
+def _write(path: Path, token: str, who: str, attempt: int) -> Exception | None:
     """Write the token there; returns what all ranks raise if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path.parent, attempt)
         write_synced(path, lambda file: file.write(token.encode()), math.inf)
     except OSError as error:
         said = f"{who}: {error.filename or path}: {error.strerror or error}"
@@ -63,9 +66,9 @@ def _write(path: Path, token: str, who: str) -> Exception | None:
     return None
 
 
-def _sees(path: Path, token: str) -> bool:
+def _sees(path: Path, token: str, within_s: float) -> bool:
     """Whether this rank reads the token there; it waits for caches."""
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    deadline = time.monotonic() + within_s
     while not _reads(path, token):
         if time.monotonic() > deadline:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from trainer.checkpoint import BrokenCheckpoint, Manifest, published, read_manifest
@@ -40,12 +40,22 @@ def prune(
     if keep_best and best is not None:
         kept.add(best)
     doomed = [path for path in order if path not in kept] + _stale(folder, attempt)
+    _remove(doomed)
+    return doomed
+
+
+def remove_unfinished(folder: Path, attempt: int) -> None:
+    """Remove what attempts before `attempt` left unfinished: it may hold the space that the next
+    checkpoint needs."""
+    _remove(_stale(folder, attempt))
+
+
+def _remove(doomed: Sequence[Path]) -> None:
     for path in doomed:
         try:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError as error:
             print(f"trainer: old checkpoint stays: {path}: {error}", file=sys.stderr)
-    return doomed
 
 
 def _manifest_or_none(path: Path) -> Manifest | None:

@@ -53,7 +53,8 @@ class Staging:
         """aside: as copies, which stay as they are while the training goes on."""
         parts: dict[str, object] = {TRAINER_FILE: self._rest(progress)}
         if self._format != "sharded":
-            parts |= self._whole(self._buffers if aside else None)
+            # What earlier copies hold is used again: at a stop there may be no memory for more.
+            parts |= self._whole(self._buffers if aside or self._buffers else None)
         shards = self._shards(aside) if self._format != "full" else None
         return Staged(self._format, parts if self._peers.first else {}, shards)
 

@@ -121,7 +121,10 @@ def restore(
     """
     try:
         _load(saved, parallel, optimizer)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (
+        ValueError,
+        KeyError,
+    ) as error:  # torch's own errors may be of the device: no fault here
         raise ConfigurationError(
             f"undo the change of train.model or of its code, or {FRESH}: checkpoint"
             f" {saved.path.name} does not fit the model ({_shortened(error)})"

@@ -28,6 +28,9 @@ def judge(num_ranks: int, reports: Mapping[int, Report], places: Mapping[int, Pl
     """Compare what `num_ranks` ranks (reports) and node.py for them (places) have told."""
     ranks = range(num_ranks)
     missing = [r for r in ranks if _is_missing(reports.get(r), places.get(r))]
+    # Ranks that others set free, by being continued for their stacks, may compute by now.
+    sure = [r for r in missing if r not in reports or (r in places and _is_stopped(places[r]))]
+    missing = sure or missing
     longest = max(reports.values(), key=lambda report: report.quiet_s, default=None)
     since = f"no progress for {longest.quiet_s:g} s in {_when(longest)}" if longest else "a hang"
     lines = [_line(r, reports.get(r), places.get(r)) for r in _chosen(missing, ranks)]

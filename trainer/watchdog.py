@@ -35,12 +35,12 @@ class Watchdog(threading.Thread):
 
     def __init__(self, config: TrainerConfig, contract: Contract) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._limits, self._contract, self._nccl = (
-            Limits(config),
-            contract,
-            config.backend == "nccl",
-        )
+        self._limits, self._contract = Limits(config), contract
+        self._nccl = config.backend == "nccl"
         self._sheet = Sheet()
+        # At once: what comes first may hold the interpreter already, such as an import from a disk
+        # that does not answer.
+        self._sheet.beat(self._limits.of(phase.current, 0))
         self._finished = threading.Event()
         self._seen, self._beats, self._quiet_s = phase.current, -1, 0.0
         self._first_step: int | None = None
@@ -52,7 +52,8 @@ class Watchdog(threading.Thread):
             limit_s = self._look()
             self._sheet.beat(limit_s)
             hangs = self._quiet_s >= limit_s
-            if hangs or self._contract.hang_file.exists():
+            # Not Path.exists, which raises some of what a network file system may say.
+            if hangs or os.path.exists(self._contract.hang_file):
                 phase.listeners.append(_hold)
                 if hangs:
                     self._make_mark()
@@ -64,7 +65,7 @@ class Watchdog(threading.Thread):
         Where the attempt is being ended as a hang it waits to be ended too: what this rank has met
         may be a consequence, and the others may still ask where it is.
         """
-        if self._contract.hang_file.exists():
+        if os.path.exists(self._contract.hang_file):
             if sys.exc_info()[0] is not None:
                 traceback.print_exc()
             self.join(2 * POLL_S + REPORTS_S + 2 * VERDICT_S)
@@ -109,7 +110,7 @@ class Watchdog(threading.Thread):
             os._exit(1)
 
     def _has_verdict(self) -> bool:
-        return (self._contract.hangs_dir / VERDICT_FILE).exists()
+        return os.path.exists(self._contract.hangs_dir / VERDICT_FILE)
 
     def _pass_verdict(self) -> None:
         contract = self._contract

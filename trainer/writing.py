@@ -133,8 +133,8 @@ def refuse_if_superseded(contract: Contract) -> None:
 
 def free_space(folder: Path) -> str:
     """How much space is free on the disk of `folder`, or of what is left of its path, in words."""
-    nearest = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
+        nearest = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         return f"{shutil.disk_usage(nearest).free} bytes are free in {nearest}"
     except OSError as error:
         return f"free space of {folder} not known: {error.strerror}"

@@ -114,7 +114,10 @@ class LocalRunStore:
         root = self._path(folder)
         found = {}
         for name in _walk(root):
-            facts = (root / name).lstat()
+            try:
+                facts = (root / name).lstat()
+            except FileNotFoundError:
+                continue  # a run that goes on removes old checkpoints
             found[name] = FileFacts(facts.st_size, facts.st_mtime)
         return found
 

@@ -56,6 +56,7 @@ class Supervisor:
     cancelled: bool = False
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def note(
         self, state: State, reason: str = "", attempt: int | None = None, drained: bool = True
@@ -73,7 +74,7 @@ class Supervisor:
 
     def run(self) -> State:
         """Run attempts until a final state, and return that."""
-        began, pause, is_drained = time.monotonic(), 0.0, True
+        self.began, pause, is_drained = time.monotonic(), 0.0, True
         for _ in range(1 + self.launch.failures + self.launch.requeues):
             self._rest(pause)
             if self.cancelled:
@@ -82,7 +83,7 @@ class Supervisor:
             ended = self.run_attempt()
             self.record = replace(self.record, ended=(*self.record.ended, ended))
             pause = pause_s(pause, time.monotonic() - started)
-            run_s = time.monotonic() - began + pause
+            run_s = time.monotonic() - self.began + pause
             state, reason = next_state(self.record.ended, self.launch, run_s)
             if self.cancelled and state is not State.DONE:
                 # Before an attempt was claimed there was nothing that could be lost.
@@ -181,7 +182,6 @@ class Supervisor:
         return [*guard, "bash", str(self.run_dir / contract.RENDERED_DIR / "node.sh"), str(rank)]
 
     def _variables(self, numbers: list[int], port: int, rendezvous_id: str) -> dict[str, str]:
-        sizes = [size for size in self.launch.sizes if size <= len(numbers)]
         return {
             contract.ENV_RUN_DIR: str(self.run_dir),
             contract.ENV_WORKDIR: self.workdir,
@@ -189,7 +189,8 @@ class Supervisor:
             "ORCHESTRATE_NODE_PY": str(NODE_PY),
             "ORCHESTRATE_ENTRY": str(ENTRY),
             "ORCHESTRATE_NODES": str(len(numbers)),
-            "ORCHESTRATE_SIZES": ",".join(map(str, sizes)),
+            # All of these are up: none of them is to be left behind for being slow.
+            "ORCHESTRATE_SIZES": str(len(numbers)),
             "ORCHESTRATE_HEAD": loopback_address(numbers[0]),
             "ORCHESTRATE_PORT": str(port),
             "ORCHESTRATE_ID": rendezvous_id,
@@ -201,7 +202,9 @@ class Supervisor:
         paths = RunPaths(self.run_dir)
         while any(node.poll() is None for node in self.nodes.values()):
             self._lose_nodes()
-            if not is_told and (self.cancelled or self._can_grow()):
+            # Before the attempt is claimed the others would wait for a lost node.
+            incomplete = bool(self.lost) and paths.newest_attempt() == before
+            if not is_told and (self.cancelled or incomplete or self._can_grow()):
                 is_told, limit = True, self._tell_nodes()
             ended = [node.poll() is not None for node in self.nodes.values()]
             if limit == float("inf") and any(ended):
@@ -224,8 +227,12 @@ class Supervisor:
             self.lost.append(number)
 
     def _can_grow(self) -> bool:
-        """Whether an attempt that began now would have more nodes than this one has."""
-        return largest(self.launch.sizes, len(self._nodes_up())) > len(self.nodes)
+        """Whether an attempt that began now would have more nodes than this one has, and may."""
+        if largest(self.launch.sizes, len(self._nodes_up())) <= len(self.nodes):
+            return False
+        asked = (*self.record.ended, Ended(0, contract.EXIT_REQUEUE, ""))
+        run_s = time.monotonic() - self.began
+        return next_state(asked, self.launch, run_s)[0] is State.RESTARTING
 
     def _tell_nodes(self) -> float:
         """Ask the nodes to drain; the time by which they must have ended."""

@@ -34,4 +34,7 @@ def command(
             f"node: the nodes of cluster {profile.name} are real ones; this is for runs on this "
             "machine alone (--cluster local)"
         )
-    say(set_node(find_run(run, profile).run_dir, number, up=state == "up"))
+    handle = find_run(run, profile)
+    if handle.num_elements:
+        raise UserError(f"{run} is a sweep: name one of its elements, as in {run}/0")
+    say(set_node(handle.run_dir, number, up=state == "up"))

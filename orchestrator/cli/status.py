@@ -20,6 +20,7 @@ from orchestrator.cli.common import (
     statuses_of,
 )
 from orchestrator.cli.table import status_table, sweep_table
+from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Element, Handle, Status
@@ -87,8 +88,9 @@ def _goodput(backend: Backend, handle: Handle) -> Goodput | None:
         return None
     try:
         return read_goodput(backend.run_store(handle).tail(LEDGER_FILE, 0).splitlines())
-    except OSError as error:  # the state is told all the same
-        say(f"warning: {os_error_words(error)}", err=True)
+    except (OSError, BackendError) as error:  # the state is told all the same
+        words = os_error_words(error) if isinstance(error, OSError) else str(error)
+        say(f"warning: {words}", err=True)
         return None
 
 
