@@ -264,6 +264,8 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.attempt_dir().mkdir(parents=True)
     run.workdir.mkdir()
-    (run.run_dir / "trainer.json").write_text(json.dumps(configuration(num_ranks=3, world_sizes=[3])))
+    (run.run_dir / "trainer.json").write_text(
+        json.dumps(configuration(num_ranks=3, world_sizes=[3]))
+    )
     assert run_ranks(1, wrong_world, run) == [1]
     assert "rendered for 3 ranks, but WORLD_SIZE is 1" in run.errors()[0]["message"]
