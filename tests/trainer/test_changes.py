@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from ranks import run_ranks
 from runs import TEXT, Run, configuration, with_trainer
-from trainer import checkpoint
+from trainer import checkpoint, state
 from trainer.changes import Change, compare, fingerprint, refuse
 from trainer.contract import ConfigurationError
 from trainer.loop import Trainer
+from trainer.parallelized import Parallelized
 from trainer.samples import Synthetic
 
 
@@ -67,6 +68,21 @@ def test_another_code_of_the_model_is_refused_in_few_words(tmp_path: Path) -> No
     assert message.startswith("undo the change of train.model or of its code")
     assert "head.weight" in message
     assert len(message) < 500
+
+
+class NoMemory:
+    """A model on a device that has no memory left."""
+
+    def load_weights(self, _content: dict[str, Any]) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+
+def test_an_error_of_the_device_is_no_misfit(tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(2)}, tmp_path / "model.pt")
+    saved = state.Saved(tmp_path, state.Progress(), {}, [])
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    with pytest.raises(torch.OutOfMemoryError):
+        state.restore(saved, cast(Parallelized, NoMemory()), optimizer, torch.device("cpu"), 1)
 
 
 def leave_out(folder: Path, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -23,12 +24,13 @@ from trainer.checkpoint import (
     load_part,
     name_of,
     published,
+    read_manifest,
     verify,
 )
 from trainer.contract import Contract, Superseded
 from trainer.pruning import prune
 from trainer.state import random_state, seed_everything, set_random_state
-from trainer.writing import Draft, TookTooLong
+from trainer.writing import Draft, TookTooLong, free_space
 
 CPU = torch.device("cpu")
 
@@ -228,6 +230,34 @@ def test_unfinished_folders_of_earlier_attempts_go(contract: Contract) -> None:
     prune(new, keep=1, keep_best=True, attempt=2)
     left = sorted(path.name for path in contract.checkpoint_dir.iterdir())
     assert left == [".tmp-mine", f".tmp-{name_of(9, 2)}", f".tmp-{name_of(9, 3)}", new.name]
+
+
+def test_an_error_of_the_disk_is_not_taken_for_a_missing_file(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, stat = save(contract, 5), os.stat
+
+    def fail_for_weights(file: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(file) == str(path / "model.pt"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        return stat(file, *args, **options)
+
+    monkeypatch.setattr(os, "stat", fail_for_weights)
+    # As it is from Python 3.14 on: any error of the disk is no file.
+    monkeypatch.setattr(Path, "is_file", os.path.isfile)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_manifest(path)
+
+
+def test_free_space_of_a_disk_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "exists", fail)
+    said = free_space(tmp_path)
+    assert said == f"free space of {tmp_path} not known: Input/output error"
 
 
 def test_random_states_come_back_from_a_file(contract: Contract) -> None:

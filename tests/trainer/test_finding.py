@@ -50,8 +50,8 @@ def folders(tmp_path: Path) -> list[Path]:
     return [here, there]
 
 
-def _find(folders: Sequence[Path]) -> Found:
-    path, broken = finding.newest_whole(folders[int(os.environ["RANK"])], Peers(30))
+def _find(folders: Sequence[Path], timeout_s: float = 30) -> Found:
+    path, broken = finding.newest_whole(folders[int(os.environ["RANK"])], Peers(timeout_s))
     return path.name if path is not None else None, [
         (error.path.name, error.reason) for error in broken
     ]
@@ -64,9 +64,9 @@ def find(folders: Sequence[Path]) -> Found:
     return first  # type: ignore[no-any-return]
 
 
-def errors(folders: Sequence[Path]) -> list[str]:
+def errors(folders: Sequence[Path], timeout_s: float = 30) -> list[str]:
     """The last line of each rank's error."""
-    ended: list[Ended] = end_ranks(len(folders), grouped, _find, folders)
+    ended: list[Ended] = end_ranks(len(folders), grouped, _find, folders, timeout_s)
     return [(end.error or "no error").strip().splitlines()[-1] for end in ended]
 
 
@@ -163,6 +163,30 @@ def test_one_that_a_host_does_not_see_is_never_replaced_by_an_older_one(
     for said in errors(folders):
         assert f"{THIRD}: rank {1 - rank} on " in said
         assert f"can read it, but rank {rank} on " in said
+
+
+@pytest.mark.parametrize(("wanted_s", "timeout_s"), [(0.5, 30), (15, 30), (65, 30), (65, 1800)])
+def test_no_rank_looks_so_long_that_the_others_give_up(wanted_s: float, timeout_s: float) -> None:
+    peers = Peers.__new__(Peers)  # without a group: it is the rule that counts
+    peers.timeout_s = timeout_s
+    assert peers.patience_s(wanted_s) == min(wanted_s, timeout_s / 2)
+
+
+def test_one_that_is_not_seen_is_told_before_the_others_give_up(folders: list[Path]) -> None:
+    shutil.rmtree(folders[1] / THIRD)
+    for said in errors(folders, timeout_s=8):
+        assert "also not after 4 s" in said
+
+
+def _probe(folders: Sequence[Path]) -> None:
+    rank = int(os.environ["RANK"])
+    probing.probe(Contract(rank, rank, 2, 1, folders[0], folders[rank], folders[0]), Peers(8))
+
+
+def test_a_probe_that_is_not_seen_is_told_before_the_others_give_up(folders: list[Path]) -> None:
+    for end in end_ranks(2, grouped, _probe, folders):
+        assert end.error is not None
+        assert "is not seen within 4 s by rank 1 on " in end.error
 
 
 def _find_late(folders: Sequence[Path]) -> Found:

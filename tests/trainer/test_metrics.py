@@ -63,6 +63,21 @@ def test_what_json_has_no_word_for_does_not_end_the_writer(tmp_path: Path) -> No
     assert json.loads(lines[1])["path"] == str(tmp_path)
 
 
+def test_a_full_disk_costs_lines_and_not_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = Metrics(contract(tmp_path), tensorboard=False, step=0)
+    metrics.line(1, loss=1.0)
+    metrics.event("x", 1)
+    metrics.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("trainer: a line of metrics is not written: ")
+        assert "No space left on device" in line
+
+
 def test_tensorboard_that_is_not_there_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

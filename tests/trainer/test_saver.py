@@ -9,8 +9,10 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from ranks import run_ranks
@@ -28,7 +30,8 @@ from saves import (
 )  # fmt: skip
 from trainer import checkpoint
 from trainer.loop import Trainer
-from trainer.staging import Staging
+from trainer.staging import Staged, Staging
+from trainer.state import MODEL_FILE, OPTIMIZER_FILE
 
 MANY = [pytest.param(s, f, id=f"{s}-{f}") for s in STRATEGIES for f in FORMATS]
 
@@ -207,3 +210,40 @@ def test_ranks_gather_one_tensor_at_a_time_and_keep_none(tmp_path: Path) -> None
     assert first[1:] == (3, 0)
     assert other[0] <= 2
     assert other[1:] == (0, 0)
+
+
+def tensors(staged: Staged) -> list[Tensor]:
+    """The weights of a model and their moments."""
+    weights: Any = staged.parts[MODEL_FILE]
+    moments: Any = staged.parts[OPTIMIZER_FILE]
+    return [*weights.values(), *(state["exp_avg"] for state in moments["state"].values())]
+
+
+def staged_twice(run: Run) -> tuple[list[int], list[int], bool]:
+    """Where a save beside the training has its tensors, where the next one at once has them, and
+    whether that one has what the training had come to."""
+
+    def use(trainer: Trainer) -> tuple[list[int], list[int], bool]:
+        stage = Staging(
+            trainer.parallel, trainer.optimizer, trainer.settings, trainer.peers, "full"
+        )
+        trainer.advance()
+        aside = tensors(stage(trainer.progress, aside=True))
+        before = [tensor.clone() for tensor in aside]
+        trainer.advance()
+        last = tensors(stage(trainer.progress, aside=False))
+        is_new = not any(map(torch.equal, before, last))
+        return [t.data_ptr() for t in aside], [t.data_ptr() for t in last], is_new
+
+    config = job(num_ranks=1, model__dropout=0.0)
+    found: tuple[list[int], list[int], bool] = in_group(run, [config], use)[0]
+    return found
+
+
+def test_the_last_save_needs_no_more_memory_than_those_before(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_text()
+    run.attempt_dir().mkdir(parents=True)
+    ((aside, last, is_new),) = run_ranks(1, staged_twice, run)
+    assert last == aside
+    assert is_new

@@ -218,6 +218,22 @@ def test_one_rank_alone_is_held_to_the_limit_too(tmp_path: Path) -> None:
     assert list(run.checkpoint_dir.iterdir()) == []
 
 
+def list_aside(run: Run, name: str, _step: int) -> None:
+    if name == "restore":
+        aside = sorted(path.name for path in run.checkpoint_dir.glob(".tmp-*"))
+        (run.root / "aside").write_text(" ".join(aside))
+
+
+def test_what_a_killed_attempt_left_is_gone_before_the_next_save(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    left = [run.checkpoint_dir / f".tmp-{name_of(4, attempt)}" for attempt in (1, 2, 3)]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "model.pt").write_bytes(b"half")
+    run.finish(job(num_ranks=1, steps=1), attempt=2, listener=list_aside)
+    assert (run.root / "aside").read_text().split() == [path.name for path in left[1:]]
+
+
 # What is wrong with the folder at the start.
 
 

@@ -88,6 +88,16 @@ def test_a_rank_that_was_stopped_in_a_collective_is_missing() -> None:
     assert judge(2, reports, {1: place(1, "T (stopped)")}).ranks == [1]
 
 
+def test_a_rank_that_was_set_free_and_computes_is_not_named_beside_a_stopped_one() -> None:
+    """To be continued for its stacks has let the stopped rank answer, and with it another one."""
+    reports = by_rank(report(0, WAITS), report(1, PAST), report(2, WAITS), report(3, WAITS))
+    verdict = judge(4, reports, {1: place(1), 3: place(3, "T (stopped)")})
+    assert verdict.ranks == [3]
+    assert verdict.host == "n3"
+    del reports[3]
+    assert judge(4, reports, {1: place(1)}).ranks == [3]
+
+
 def test_what_is_below_a_missing_rank_is_told() -> None:
     reports = by_rank(report(0, WAITS), report(1, PAST, phase="data"))
     verdict = judge(2, reports, {1: place(1, "S (sleeping)", "process 7 (worker)")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import time
@@ -12,8 +13,13 @@ import hanging
 import pytest
 from hanging import NodeSide, note_pid
 
+from ranks import run_ranks
 from runs import Listener, Run, configuration
 from trainer import data, node, watchdog
+from trainer.config import parse_config
+from trainer.contract import Contract
+from trainer.limits import START_S, Limits
+from trainer.phase import Phase
 
 RANKS = 3
 LIMIT_S = 5.0
@@ -171,3 +177,24 @@ def test_of_a_single_rank_that_keeps_the_lock_node_py_tells(
     rank, text = helper.fault
     assert rank == 0
     assert re.search(r"Python ran in none of its threads; .*hanging\.py:\d+ in _hang; see ", text)
+
+
+def first_sheet(folder: Path) -> str:
+    config = parse_config(configuration(), "test")
+    watch = watchdog.Watchdog(config, Contract(0, 0, 1, 1, folder, folder, folder))
+    assert not watch.is_alive()
+    return node.sheet_of(os.getpid())
+
+
+def test_a_rank_has_a_limit_before_its_watchdog_runs(tmp_path: Path) -> None:
+    (sheet,) = run_ranks(1, first_sheet, tmp_path)
+    beats, limit_s = sheet.splitlines()[0].split()
+    assert (int(beats), float(limit_s)) == (1, START_S)
+
+
+@pytest.mark.parametrize(("compiles", "evaluation_s"), [(False, 60), (True, START_S)])
+def test_each_evaluation_may_be_the_one_that_compiles(compiles: bool, evaluation_s: float) -> None:
+    limits = Limits(parse_config(configuration(compile=compiles), "test"))
+    assert limits.of(Phase("evaluation", 40), 10) == evaluation_s
+    assert limits.of(Phase("step", 10), 10) == evaluation_s
+    assert limits.of(Phase("step", 40), 10) == 60

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from test_local import NODE_SH, Runs, codes, status, supervisor, wait_final, wai
 from orchestrator.backends import local
 from orchestrator.backends.base import Handle, State
 from orchestrator.backends.processes import descendants
-from orchestrator.backends.record import Record
+from orchestrator.backends.record import Ended, Launch, Record
 from orchestrator.backends.simulated import largest, nodes_down, set_node
-from orchestrator.contract import RunPaths
+from orchestrator.backends.supervisor import Supervisor
+from orchestrator.contract import EXIT_REQUEUE, RunPaths
 from running import wait_for_end, wait_until
 
 BACKEND = local.BACKEND
@@ -68,6 +71,36 @@ def test_a_node_that_is_taken_down_counts_as_a_requeue(elastic: Runs) -> None:
     final = wait_final(handle)
     assert final.state is State.FAILED
     assert final.reason == "attempts.requeues of 0 used up: node 1 was taken down"
+
+
+@pytest.mark.parametrize(
+    ("requeues", "used", "deadline_s", "grows"),
+    [(0, 0, None, False), (1, 0, None, True), (1, 1, None, False), (2, 1, None, True),
+     (1, 0, 0.0, False), (1, 0, 3600.0, True)],
+)  # fmt: skip
+def test_an_attempt_is_drained_for_a_node_only_if_another_one_may_follow(
+    tmp_path: Path, requeues: int, used: int, deadline_s: float | None, grows: bool
+) -> None:
+    launch = Launch("demo", 2, 2, 0, requeues, deadline_s, 30, 20, (1, 2))
+    record = replace(
+        Record.of_this_process(),
+        ended=tuple(Ended(n + 1, EXIT_REQUEUE, "drained") for n in range(used)),
+    )
+    with subprocess.Popen(["true"]) as node:
+        alone = Supervisor(tmp_path, str(tmp_path), launch, record, nodes={0: node})
+        assert alone._can_grow() == grows
+
+
+def test_a_node_that_is_lost_before_all_have_met_ends_the_wait_of_the_others(runs: Runs) -> None:
+    stays_away = 'if [ "$1" = 1 ]; then echo here; exec sleep 600; fi'
+    long = NODE_SH.replace("--start-timeout-s 30", "--start-timeout-s 600")
+    runs.node_sh = f"{stays_away}\n{long}"
+    handle = runs.submit(node_sizes=[2], failures=0, requeues=0, start_timeout_s=600).handle
+    log = handle.run_dir / "logs/node-1.log"
+    wait_until(lambda: log.exists() and "here" in log.read_text(), "node 1")
+    set_node(handle.run_dir, 1, up=False)
+    assert wait_final(handle).reason == "attempts.requeues of 0 used up: node 1 was taken down"
+    assert RunPaths(handle.run_dir).newest_attempt() == 0
 
 
 def test_a_job_of_a_fixed_size_waits_for_its_node(runs: Runs) -> None:
@@ -151,3 +184,12 @@ def test_the_command_refuses_what_is_no_node(
     code, _, err = cli("node", *arguments)
     assert code == 2
     assert words in err
+
+
+def test_the_command_wants_an_element_of_a_sweep(cli: Cli, standing: Path) -> None:
+    receipt = {"version": 1, "backend": "local", "num_elements": 3}
+    (standing / "receipt.json").write_text(json.dumps(receipt))
+    code, _, err = cli("node", "demo", "1", "down")
+    assert code == 2
+    assert "demo is a sweep: name one of its elements, as in demo/0" in err
+    assert nodes_down(standing) == set()
