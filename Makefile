@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo slurm-demo test lint unit matrix faults faults-short test-slurm test-slurm-24 ci bench golden docs clean
+.PHONY: setup demo slurm-demo test lint unit coverage matrix faults faults-short test-slurm test-slurm-24 ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -32,6 +32,10 @@ lint: setup
 	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* .ci/run
 
 unit: setup
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults'
+
+# The same with the lines that the tests' own processes ran; slower, since the ranks are forked from them.
+coverage: setup
 	$(BIN)/coverage erase
 	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults' --cov --cov-report=term:skip-covered
 
@@ -41,7 +45,7 @@ matrix: setup
 
 # 50 kills -9 at exact places, and damaged, full and vanished disks; writes docs/faults.md.
 faults: setup
-	$(BIN)/pytest tests/faults --update-golden
+	$(BIN)/pytest tests/faults tests/e2e -m faults --update-golden
 
 # A part of it, for each merge.
 faults-short: setup

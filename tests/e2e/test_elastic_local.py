@@ -113,6 +113,7 @@ def last_weights(run_dir: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.faults
 @pytest.mark.case("L12")
 def test_the_head_can_be_the_node_that_is_gone(jobs: tuple[Job, Job]) -> None:
     _, job = jobs
