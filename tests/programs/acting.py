@@ -7,6 +7,7 @@
 "hang": sleeps; "stop": stops its process;
 "wait": makes the file `waiting` in the attempt's folder and holds the rank until it is drained;
 "hold": the same, but until there is a file `release`;
+"outlive": the same, but until there is a newer attempt;
 "count buckets": writes how many buckets DDP has into the file `buckets` there.
 """
 
@@ -60,9 +61,10 @@ def act(what: str) -> None:
         time.sleep(2 * GIVE_UP_S)
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif what in ("wait", "hold"):
+    elif what in ("wait", "hold", "outlive"):
         (ATTEMPT / "waiting").touch()
-        await_file(ATTEMPT / {"wait": "drain", "hold": "release"}[what])
+        newer = f"../{int(ATTEMPT.name) + 1}"
+        await_file(ATTEMPT / {"wait": "drain", "hold": "release", "outlive": newer}[what])
     elif what == "count buckets":
         (ddp,) = (o for o in gc.get_objects() if isinstance(o, DistributedDataParallel))
         sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[no-untyped-call]
