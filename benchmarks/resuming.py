@@ -5,12 +5,9 @@ The files were just written, so that they are read from memory and not from a di
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -18,8 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint  # a second that no size changes
-from torch._C._distributed_c10d import TCPStore
 
+from benchmarks.forked import in_ranks
 from benchmarks.step import configuration
 from trainer import finding, state
 from trainer.config import parse_config
@@ -76,47 +73,16 @@ def measure(
     config["evaluation"]["batches"] = 1
     config["checkpoint"] |= {"every_steps": 1, "format": layout}
     with tempfile.TemporaryDirectory(prefix="resuming-") as folder:
-        in_ranks(config, folder, attempt=1)
+        attempts = partial(in_ranks, NUM_RANKS, folder, on_rank, deadline_s=DEADLINE_S)
+        attempts(config, 1, attempt=1)
         (published,) = Path(folder, "run/checkpoints").glob("step-*")
         size_bytes = sum(file.stat().st_size for file in published.iterdir())
-        find_s, load_s = in_ranks(config | {"steps": 2}, folder, attempt=2)
+        find_s, load_s = attempts(config | {"steps": 2}, 2, attempt=2)
     return size_bytes, find_s, load_s
 
 
-def in_ranks(config: dict[str, Any], folder: str, attempt: int) -> tuple[float, float]:
-    """Run an attempt; what rank 0 measured."""
-    forking = multiprocessing.get_context("fork")
-    pairs = [forking.Pipe() for _ in range(NUM_RANKS)]
-    ranks = [
-        forking.Process(target=rank_main, args=(rank, config, folder, attempt, pairs[rank][1]))
-        for rank in range(NUM_RANKS)
-    ]
-    for process in ranks:
-        process.start()
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for here, _ in pairs:
-        here.send(store.port)
-    if not pairs[0][0].poll(DEADLINE_S):
-        raise TimeoutError(f"rank 0 has not measured within {DEADLINE_S} s")
-    measured: tuple[float, float] = pairs[0][0].recv()
-    for process in ranks:
-        process.join(60)
-    return measured
-
-
-def rank_main(
-    rank: int, raw: dict[str, Any], folder: str, attempt: int, connection: Connection
-) -> None:
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_RANKS),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(connection.recv()),
-        "GLOO_SOCKET_IFNAME": "lo", "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0", "ORCHESTRATE_RUN_DIR": f"{folder}/run",
-        "ORCHESTRATE_ATTEMPT": str(attempt), "ORCHESTRATE_WORKDIR": folder,
-        "ORCHESTRATE_CHECKPOINT_DIR": f"{folder}/run/checkpoints",
-    }  # fmt: skip
-    torch.set_num_threads(1)
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # metrics lines go there too
+def on_rank(raw: dict[str, Any], attempt: int) -> tuple[float, float]:
+    """Seconds in which this rank found and loaded the newest checkpoint."""
     config, contract = parse_config(raw, "benchmark"), Contract.from_environ()
     contract.attempt_dir.mkdir(parents=True, exist_ok=True)
     with process_group(config, contract) as store:
@@ -125,6 +91,5 @@ def rank_main(
         trainer = Trainer(config, contract, StopProtocol(store, Path("none"), device), device)
         if attempt == 1:
             trainer.run()
-        connection.send((found[0], loaded[0]))
         trainer.close()
-        os._exit(0)
+        return found[0], loaded[0]

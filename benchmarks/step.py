@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
-import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import TCPStore
 
 from benchmarks import bare, frameworks
+from benchmarks.forked import in_ranks
 from benchmarks.paired import compare
 from trainer.config import parse_config
 from trainer.contract import Contract
@@ -76,22 +72,8 @@ def measure(
     config = configuration(strategy, layers, heads, width, context, micro)
     frameworks.import_all()
     with tempfile.TemporaryDirectory() as folder:
-        forking = multiprocessing.get_context("fork")
-        pairs = [forking.Pipe() for _ in range(NUM_RANKS)]
-        ranks = [
-            forking.Process(target=rank_main, args=(rank, config, folder, steps, pairs[rank][1]))
-            for rank in range(NUM_RANKS)
-        ]
-        for process in ranks:
-            process.start()
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for here, _ in pairs:
-            here.send(store.port)
-        answered = pairs[0][0].poll(DEADLINE_S)
-        result: Times = pairs[0][0].recv() if answered else {}
-        for process in ranks:
-            process.join(60)
-    return result
+        measured: Times = in_ranks(NUM_RANKS, folder, on_rank, config, steps, deadline_s=DEADLINE_S)
+    return measured
 
 
 def configuration(
@@ -122,22 +104,10 @@ class Ours:
             self.trainer.advance()
 
 
-def rank_main(
-    rank: int, raw: dict[str, Any], folder: str, steps: int, connection: Connection
-) -> None:
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_RANKS),
-        "LOCAL_WORLD_SIZE": str(NUM_RANKS), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(connection.recv()), "GLOO_SOCKET_IFNAME": "lo",
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
-        "ORCHESTRATE_RUN_DIR": f"{folder}/run", "ORCHESTRATE_ATTEMPT": "1",
-        "ORCHESTRATE_CHECKPOINT_DIR": f"{folder}/run/checkpoints", "ORCHESTRATE_WORKDIR": folder,
-    }  # fmt: skip
-    torch.set_num_threads(1)
-    # Metrics lines and what the others say also go to standard output and error.
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+def on_rank(raw: dict[str, Any], steps: int) -> Times:
+    """What the contestants took on this rank."""
     config, contract = parse_config(raw, "benchmark"), Contract.from_environ()
-    (contract.run_dir / "attempts" / "1").mkdir(parents=True, exist_ok=True)
+    contract.attempt_dir.mkdir(parents=True, exist_ok=True)
     with process_group(config, contract) as store:
         device = torch.device("cpu")
         trainer = Trainer(config, contract, StopProtocol(store, Path("none"), device), device)
@@ -147,8 +117,7 @@ def rank_main(
             makers |= frameworks.available()
         contestants: dict[str, Contestant] = {"trainer": Ours(trainer)}
         contestants |= {name: make(setting) for name, make in makers.items()}
-        connection.send(take_turns(contestants, steps))
-        os._exit(0)  # what the other libraries leave behind is not tidied up here
+        return take_turns(contestants, steps)
 
 
 def take_turns(contestants: dict[str, Contestant], steps: int) -> Times:

@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from orchestrator.backends import processes
 from plan import EVERY, STEPS, Cell, Kill
 from ranks import Ended
+from running import wait_until
 from runs import LEARNED, Run, digest_of
 from trainer import checkpoint
 from trainer.shards import METADATA, Shards
@@ -167,13 +168,7 @@ def nothing_left_running() -> Iterator[None]:
     before = set(processes.descendants(os.getpid()))
     yield
     wait_until(
-        lambda: set(processes.descendants(os.getpid())) <= before, "the end of all that was started"
+        lambda: set(processes.descendants(os.getpid())) <= before,
+        "the end of all that was started",
+        LEFT_BEHIND_S,
     )
-
-
-def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = LEFT_BEHIND_S) -> None:
-    """Return as soon as the condition holds; AssertionError if it does not in time."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
-from harness import digest, nothing_left_running, straight, wait_until
+from harness import digest, nothing_left_running, straight
 from plan import CELLS, EVERY, Cell
+from running import wait_until
 from runs import Run
 from traps import GIVE_UP_S
 
@@ -27,9 +27,7 @@ class Hold:
     def __call__(self, run: Run, name: str, step: int) -> None:
         if os.environ["RANK"] == "0" and (name, step) == (self.phase, HELD[self.phase]):
             (run.root / "held").touch()
-            deadline = time.monotonic() + GIVE_UP_S
-            while not (run.root / "release").exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until((run.root / "release").exists, "the release", GIVE_UP_S)
 
 
 @pytest.mark.parametrize("phase", HELD)

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from plan import EVERY, Kill
+from running import wait_until
 from runs import Run
 from trainer import checkpoint, shards
 from trainer.contract import Contract
@@ -65,12 +66,8 @@ def mark_of(run: Run, attempt: int) -> Path:
 
 
 def wait_for_checkpoint(run: Run, step: int) -> None:
-    """Return when a checkpoint of `step` or later is published; TimeoutError if none comes."""
-    deadline = time.monotonic() + GIVE_UP_S
-    while step > 0 and not _published(run, step):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no checkpoint of step {step} within {GIVE_UP_S:g} s")
-        time.sleep(0.005)
+    """Return when a checkpoint of `step` or later is published; AssertionError if none comes."""
+    wait_until(lambda: step <= 0 or _published(run, step), f"checkpoint of {step}", GIVE_UP_S)
 
 
 def _published(run: Run, step: int) -> bool:

@@ -38,7 +38,7 @@ class Hangs(Words):
 
     def _hang(self) -> None:
         if self.how == ("forward" if self.training else "evaluation"):
-            time.sleep(LONG_S)
+            time.sleep(LONG_S)  # the hang itself
         elif self.how == "native":
             time.sleep(2)  # so long that the watchdog has seen this phase
             # Unlike CDLL it keeps the interpreter's lock; and a signal does not end it.
@@ -46,7 +46,7 @@ class Hangs(Words):
         elif self.how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.how == "slow":
-            time.sleep(3)
+            time.sleep(3)  # slow, and within the limit
 
     def _in_backward(self, _gradient: Tensor) -> None:
         if phase.current == ("step", self.step):

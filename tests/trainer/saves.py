@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
+from running import wait_until
 from runs import Run, configuration
 from trainer import checkpoint
 from trainer.shards import METADATA, Shards
@@ -45,11 +45,7 @@ def on_rank(rank: int) -> bool:
 
 def wait_for(path: Path, timeout_s: float = 60) -> None:
     """Return once the file is there; the rank ends if it never is."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(path)
-        time.sleep(0.01)
+    wait_until(path.exists, str(path), timeout_s)
 
 
 def contents(run: Run, name: str) -> str:

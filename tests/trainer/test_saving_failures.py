@@ -177,7 +177,7 @@ def test_of_two_attempts_only_the_newer_publishes(tmp_path: Path, config: dict[s
 
 def hold_the_writer(_run: Run, name: str, step: int) -> None:
     if (name, step) == ("publish", 2):
-        time.sleep(12)
+        time.sleep(12)  # a slow disk; longer than timeouts.step in every use
 
 
 @pytest.mark.parametrize("make", [job, beside])
@@ -206,7 +206,7 @@ def test_a_save_that_takes_too_long_ends_the_attempt(tmp_path: Path, make: Any) 
 
 def stall(_run: Run, name: str, step: int) -> None:
     if (name, step) == ("save", 2):
-        time.sleep(1.1)
+        time.sleep(1.1)  # past the limit of the test below, which is the rank's own clock
 
 
 def test_one_rank_alone_is_held_to_the_limit_too(tmp_path: Path) -> None:

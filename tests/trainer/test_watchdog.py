@@ -145,7 +145,7 @@ def test_reports_that_cannot_be_written_keep_no_rank(
 
 def slow_publish(_run: Run, name: str, _step: int) -> None:
     if name == "publish":
-        time.sleep(LIMIT_S + 3)
+        time.sleep(LIMIT_S + 3)  # a disk that is slower than a step may be
 
 
 @pytest.mark.parametrize("beside", [False, True])
