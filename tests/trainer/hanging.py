@@ -45,6 +45,7 @@ class Hangs(Words):
             ctypes.PyDLL(None).sem_wait(ctypes.create_string_buffer(64))
         elif self.how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(LONG_S)  # continued for its report, it has not gone on by then
         elif self.how == "slow":
             time.sleep(3)  # slow, and within the limit
 
