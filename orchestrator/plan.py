@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec
     from orchestrator.spec.elements import Element
+    from orchestrator.spec.kubernetes import Kubernetes
     from orchestrator.spec.slurm import Slurm
 
 JOIN_GRACE_S = 10  # simulated nodes are started at the same moment
@@ -63,6 +64,8 @@ class LaunchPlan:
     time_limit_s: int | None
     after: tuple[tuple[str, str], ...]
     slurm: Slurm
+    kubernetes: Kubernetes
+    runs_root: str
     trainer: dict[str, Any]
     sweep: SweepPlan | None = None
 
@@ -154,6 +157,8 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         time_limit_s=spec.resources.time_limit,
         after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
+        kubernetes=spec.kubernetes,
+        runs_root=profile.runs_root,
         trainer=trainer_config(spec, device, backend, profile.mtbf_s(spec.resources.max_nodes)),
     )
 

@@ -29,7 +29,7 @@ EMBEDDED = "embedded profiles"
 # A host's alias or user@host; never an option of ssh.
 SSH_PATTERN = r"^[A-Za-z0-9_:][A-Za-z0-9_.:%@-]*$"
 
-Target = Literal["local", "slurm", "pytorchjob"]
+Target = Literal["local", "slurm", "pytorchjob", "trainjob", "jobset", "job"]
 
 
 class _AsItIs:
@@ -72,6 +72,11 @@ class ClusterProfile(Part):
     slurm: dict[str, Any] = Field(
         default_factory=dict,
         description="What a Slurm site needs: the keys of slurm in the job file's reference.",
+    )
+    kubernetes: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What a Kubernetes cluster needs: the keys of kubernetes in the job file's "
+        "reference.",
     )
     document: Annotated[Document | None, _AsItIs] = Field(default=None, exclude=True, repr=False)
 

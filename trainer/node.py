@@ -1502,5 +1502,10 @@ def main(argv: list[str]) -> int:
         return EXIT_FAILED
 
 
+def command() -> NoReturn:
+    """The console script `orchestrate-node`, for an image that has it."""
+    sys.exit(main(sys.argv[1:]))
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -12,6 +12,7 @@ from orchestrator.spec.checkpoint import Checkpoint
 from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
+from orchestrator.spec.kubernetes import Kubernetes
 from orchestrator.spec.launcher import launcher_problems
 from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
@@ -99,6 +100,10 @@ class JobSpec(Part):
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "
         "the job file's top."
+    )
+    kubernetes: Kubernetes = section(
+        "What the Kubernetes cluster needs; written in the cluster profile or below clusters.NAME, "
+        "not at the job file's top."
     )
 
     @property

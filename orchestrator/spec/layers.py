@@ -28,6 +28,8 @@ class ProfileLike(Protocol):
     @property
     def slurm(self) -> Mapping[str, Any]: ...
     @property
+    def kubernetes(self) -> Mapping[str, Any]: ...
+    @property
     def document(self) -> Document | None: ...
 
 
@@ -97,7 +99,8 @@ def _no_map(document: Document, path: KeyPath) -> Fault:
 
 def profile_layers(profile: ProfileLike) -> list[Layer]:
     """Return a profile's defaults as the weakest layer, and its site facts as the next."""
-    facts = {"slurm": dict(profile.slurm)} if profile.slurm else {}
+    given = {"slurm": profile.slurm, "kubernetes": profile.kubernetes}
+    facts = {name: dict(facts) for name, facts in given.items() if facts}
     document = profile.document
     prefix: KeyPath = ("clusters", profile.name)
     if document is None:  # made in code, not read from a file

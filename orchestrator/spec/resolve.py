@@ -28,8 +28,9 @@ from orchestrator.spec.train import MAX_STEPS
 if TYPE_CHECKING:
     from orchestrator.spec.elements import Element
 
+SITE_SECTIONS = ("slurm", "kubernetes")
 SITE_FACTS = Problem(
-    ("slurm",),
+    (),
     "a site's facts belong to a cluster, and a job file is for all of them",
     "write it in the cluster profile, or below clusters.NAME in this file",
     "key",
@@ -95,8 +96,8 @@ def resolve_job(
         layers.append(clusters[profile.name])
     layers.append(over)
     faults += [*document.faults, *set_faults]
-    if "slurm" in job.data:
-        faults.append(job.fault(SITE_FACTS))
+    given = [name for name in SITE_SECTIONS if name in job.data]
+    faults += [job.fault(SITE_FACTS.under((name,))) for name in given]
     others = [layer for layer in clusters.values() if layer not in layers]
     bad: set[KeyPath] = set()
     for layer in (*layers, *others):

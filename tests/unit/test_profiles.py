@@ -39,6 +39,9 @@ def test_the_embedded_profiles_hold_without_any_file(environ: dict[str, str], cw
         "local": "local",
         "slurm": "slurm",
         "kubernetes": "pytorchjob",
+        "kubernetes-trainjob": "trainjob",
+        "kubernetes-jobset": "jobset",
+        "kubernetes-job": "job",
     }
     assert source.choose().name == "local"
     assert source.choose().runs_root == "./runs"
@@ -175,7 +178,12 @@ def test_an_unknown_profile_is_answered_with_what_was_meant(cwd: Path) -> None:
         ("clusters: [a]", "1:1", "a map of profiles is required", "target"),
         ("clusters: {a: b}", "1:15", "a map belongs here", "target"),
         ("clusters: {a: {}}", "1:12", "required, and not given", "target"),
-        ("clusters: {a: {target: slrm}}", "1:24", "none of local, slurm, pytorchjob", '"slurm"'),
+        (
+            "clusters: {a: {target: slrm}}",
+            "1:24",
+            "none of local, slurm, pytorchjob",
+            '"slurm"',
+        ),
         ("clusters: {a: {target: 1}}", "1:24", "none of local", ""),
         ("clusters: {a: {target: local, run_root: x}}", "1:31", "unknown key", '"runs_root"'),
         ("clusters: {a: {target: local, zzz: x}}", "1:31", "unknown key", "the keys here are"),
