@@ -40,6 +40,7 @@ COMMANDS = {
     "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
+    "fabric": "fabric",
     "schema": "schema",
     "trust": "trust",
     "completion": "completion",
