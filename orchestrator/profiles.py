@@ -65,6 +65,10 @@ class ClusterProfile(Part):
         "154d",
         "Mean time between failures of one node, for `checkpoint.every: auto`.",
     )
+    fabric: Text | None = Field(
+        default=None,
+        description="Preset of the network between its nodes: network.fabric of its jobs.",
+    )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
         description="A partial job; the job file wins over it.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.source import expand, unexpanded
     from orchestrator.spec.checkpoint import Checkpoint
-    from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
+    from orchestrator.spec.cluster import Attempts, Network, Resources
     from orchestrator.spec.data import Data
     from orchestrator.spec.job import JobSpec
     from orchestrator.spec.keys import FieldInfo, children, fields, find_field
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.presets import PRESETS, ModelSizes
     from orchestrator.spec.resolve import Origin, ResolvedJob, resolve_job
     from orchestrator.spec.schema import json_schema
+    from orchestrator.spec.timeouts import Timeouts
     from orchestrator.spec.train import Train
 
 __all__ = [
@@ -53,7 +54,7 @@ __all__ = [
 _HOMES = {
     "orchestrator.source": ("expand", "unexpanded"),
     "orchestrator.spec.checkpoint": ("Checkpoint",),
-    "orchestrator.spec.cluster": ("Attempts", "Network", "Resources", "Timeouts"),
+    "orchestrator.spec.cluster": ("Attempts", "Network", "Resources"),
     "orchestrator.spec.data": ("Data",),
     "orchestrator.spec.job": ("JobSpec",),
     "orchestrator.spec.keys": ("FieldInfo", "children", "fields", "find_field"),
@@ -62,6 +63,7 @@ _HOMES = {
     "orchestrator.spec.presets": ("PRESETS", "ModelSizes"),
     "orchestrator.spec.resolve": ("Origin", "ResolvedJob", "resolve_job"),
     "orchestrator.spec.schema": ("json_schema",),
+    "orchestrator.spec.timeouts": ("Timeouts",),
     "orchestrator.spec.train": ("Train",),
 }
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticKnownError
 
-from orchestrator.spec.base import Duration, OrMap, Part, Size, TypeWords, duration
+from orchestrator.spec.base import Duration, OrMap, Part, Size, Text, TypeWords
 from orchestrator.spec.environment import Environment
 
 # IFNAMSIZ of Linux's net/if.h is 16 with the closing NUL. Of what dev_valid_name() in its
@@ -115,9 +115,40 @@ class Resources(Part):
 class Network(Part):
     """How the ranks talk to one another."""
 
-    backend: Literal["auto", "gloo", "nccl"] = Field(
+    backend: Literal["auto", "gloo", "nccl", "xccl", "hccl", "cncl", "cpu:gloo,cuda:nccl"] = Field(
         default="auto",
-        description="Backend of torch.distributed; auto is nccl with GPUs and gloo without.",
+        description="Backend of torch.distributed; auto is nccl with GPUs and gloo without. xccl "
+        "(Intel), hccl (Ascend) and cncl (Cambricon) were not tried on their hardware.",
+    )
+    fabric: Text | None = Field(
+        default=None,
+        description="Preset of the network between nodes (orchestrate fabric list), or the path of "
+        "a site's own with a / in it; usually the cluster profile's. Its variables are weaker "
+        "than network.env and env. Kubernetes: also what the pods need for it.",
+    )
+    watch: Literal["off", "warn", "stop"] = Field(
+        default="warn",
+        description="After the first step the transports that the library reports are compared "
+        "with what the fabric promises: off; warn; stop the attempt as a failure.",
+    )
+    debug: Literal["off", "warn", "trace"] = Field(
+        default="off",
+        description="Messages of the communication library and torch's flight recorder in the "
+        "attempt's folder: off; warn: its warnings; trace: all of it, bounded in size.",
+    )
+    address_family: Literal["auto", "ipv4", "ipv6"] = Field(
+        default="auto",
+        description="Addresses by which the nodes meet and the ranks talk. Slurm: of what a "
+        "node's name resolves to; Kubernetes: of the pod's addresses.",
+    )
+    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,63}$")] | None = Field(
+        default=None,
+        description="What to add to a node's name for its address in the fast network, such as "
+        "-ib. Slurm: the names of the allocation; Kubernetes: not used.",
+    )
+    shared_gpus: bool = Field(
+        default=False,
+        description="Allow ranks on slices (MIG) of one GPU, which nccl does not support.",
     )
     interface: Interface | None = Field(
         default=None,
@@ -129,31 +160,6 @@ class Network(Part):
         default_factory=dict,
         description="Environment variables for the communication libraries, such as NCCL_DEBUG. "
         "Slurm: exported inside the script; Kubernetes: env of the container.",
-    )
-
-
-class Timeouts(Part):
-    """How long each phase of an attempt may take before it counts as failed."""
-
-    start: Duration = duration(
-        "10m",
-        "From the first node's start until all nodes have reported. Slurm and Kubernetes: the roll "
-        "call names the nodes that are missing.",
-    )
-    step: Duration = duration(
-        "30m",
-        "Longest time without progress in a step, in an evaluation's batch or in a wait for data. "
-        "After it every rank says where it is, and the attempt ends as a hang.",
-    )
-    checkpoint: Duration = duration(
-        "30m",
-        "Longest time that one checkpoint may take until it is published; while the run stops, "
-        "timeouts.shutdown holds as well.",
-    )
-    shutdown: Duration = duration(
-        "5m",
-        "From the request to stop until what still runs is killed; long enough for a checkpoint. "
-        "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds.",
     )
 
 

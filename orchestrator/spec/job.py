@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from orchestrator.errors import quoted
 from orchestrator.spec.base import Part, Problem, TypeWords, problems_error, section
 from orchestrator.spec.checkpoint import Checkpoint
-from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
+from orchestrator.spec.cluster import Attempts, Network, Resources
 from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes import Kubernetes
@@ -18,6 +18,7 @@ from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
 from orchestrator.spec.strategies import parallelism_problems
 from orchestrator.spec.sweep import Sweep, sweep_problems
+from orchestrator.spec.timeouts import PhaseLimits, Timeouts, phase_limits
 from orchestrator.spec.train import Train, train_problems
 
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$"
@@ -115,6 +116,11 @@ class JobSpec(Part):
     def node_sizes(self) -> tuple[int, ...]:
         """Numbers of nodes with which an attempt may run, the smallest first."""
         return node_sizes(self)
+
+    @property
+    def limits(self) -> PhaseLimits:
+        """Seconds that each phase may take."""
+        return phase_limits(self.timeouts, self.resources.max_nodes)
 
     @model_validator(mode="after")
     def _consistent(self) -> "JobSpec":

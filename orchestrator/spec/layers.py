@@ -30,6 +30,8 @@ class ProfileLike(Protocol):
     @property
     def kubernetes(self) -> Mapping[str, Any]: ...
     @property
+    def fabric(self) -> str | None: ...
+    @property
     def document(self) -> Document | None: ...
 
 
@@ -100,7 +102,9 @@ def _no_map(document: Document, path: KeyPath) -> Fault:
 def profile_layers(profile: ProfileLike) -> list[Layer]:
     """Return a profile's defaults as the weakest layer, and its site facts as the next."""
     given = {"slurm": profile.slurm, "kubernetes": profile.kubernetes}
-    facts = {name: dict(facts) for name, facts in given.items() if facts}
+    facts: dict[str, Any] = {name: dict(facts) for name, facts in given.items() if facts}
+    if profile.fabric is not None:
+        facts["network"] = {"fabric": profile.fabric}
     document = profile.document
     prefix: KeyPath = ("clusters", profile.name)
     if document is None:  # made in code, not read from a file

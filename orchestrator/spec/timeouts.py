@@ -1,0 +1,87 @@
+"""How long each phase of a run may take: the keys, and what holds where none is given."""
+
+from typing import NamedTuple
+
+from pydantic import Field
+
+from orchestrator.spec.base import Duration, Part, duration
+
+MINUTE_S = 60
+
+
+class Timeouts(Part):
+    """How long each phase of an attempt may take before it counts as failed."""
+
+    queue: Duration | None = Field(
+        default=None,
+        description="Longest wait for the scheduler to start the run; none by default. Slurm: "
+        "--deadline; Kubernetes: whoever follows the run cancels it.",
+    )
+    start: Duration | None = Field(
+        default=None,
+        description="From the first node's start until all nodes have reported; by default 10m and "
+        "a second for each node. Slurm and Kubernetes: the roll call names the nodes that are "
+        "missing.",
+    )
+    rendezvous: Duration | None = Field(
+        default=None,
+        description="From the roll call until all ranks have formed the process group; by default "
+        "10m and a second for each node.",
+    )
+    load: Duration | None = Field(
+        default=None,
+        description="Longest time for model, data and checkpoint to load; by default 30m "
+        "and a second for each node.",
+    )
+    first_step: Duration = duration(
+        "30m", "The first step of an attempt, in which kernels are compiled and connections made."
+    )
+    step: Duration = duration(
+        "30m",
+        "Longest time without progress in a step, in an evaluation's batch or in a wait for data. "
+        "After it every rank says where it is, and the attempt ends as a hang.",
+    )
+    evaluation: Duration | None = Field(
+        default=None, description="Longest time for a whole evaluation; no limit by default."
+    )
+    checkpoint: Duration = duration(
+        "30m",
+        "Longest time that one checkpoint may take until it is published; while the run stops, "
+        "timeouts.shutdown holds as well.",
+    )
+    shutdown: Duration = duration(
+        "5m",
+        "From the request to stop until what still runs is killed; long enough for a checkpoint. "
+        "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds.",
+    )
+
+
+class PhaseLimits(NamedTuple):
+    """Seconds for each phase, with what depends on the job's size filled in; None: no limit."""
+
+    queue_s: int | None
+    start_s: int
+    rendezvous_s: int
+    load_s: int
+    first_step_s: int
+    step_s: int
+    evaluation_s: int | None
+    checkpoint_s: int
+    shutdown_s: int
+
+
+def phase_limits(timeouts: Timeouts, num_nodes: int) -> PhaseLimits:
+    """Return the limits of a job on up to `num_nodes` nodes: file systems and name servers answer
+    the later, the more nodes ask at once."""
+    by_size_s = 10 * MINUTE_S + num_nodes
+    return PhaseLimits(
+        queue_s=timeouts.queue,
+        start_s=timeouts.start or by_size_s,
+        rendezvous_s=timeouts.rendezvous or by_size_s,
+        load_s=timeouts.load or 30 * MINUTE_S + num_nodes,
+        first_step_s=timeouts.first_step,
+        step_s=timeouts.step,
+        evaluation_s=timeouts.evaluation,
+        checkpoint_s=timeouts.checkpoint,
+        shutdown_s=timeouts.shutdown,
+    )
