@@ -12,6 +12,7 @@ from orchestrator.cli.common import (
     job_argument,
     json_option,
     load_job,
+    policy_option,
     print_json,
     say,
     say_cluster,
@@ -28,6 +29,7 @@ from orchestrator.errors import FaultsError, UserError
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write the files into DIR instead of printing them.")  # fmt: skip
 @set_option
+@policy_option
 @json_option
 def command(
     job: Path,
@@ -36,6 +38,7 @@ def command(
     target: str | None,
     output: Path | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     as_json: bool,
 ) -> None:
     """Print or write the files that JOB.YAML becomes: the same input, the same bytes.
@@ -48,7 +51,7 @@ def command(
     from orchestrator.render import render
 
     with faults_as_json(as_json):
-        loaded = load_job(job, cluster, clusters_file, sets, target=target)
+        loaded = load_job(job, cluster, clusters_file, sets, target=target, policy_file=policy_file)
         if loaded.resolved.variables:
             raise FaultsError(loaded.resolved.variables)
         rendered = render(loaded.plan())
