@@ -1,4 +1,4 @@
-"""kubectl, for the tests: the one that `make setup-kubectl` puts beside Python, or the PATH's."""
+"""kubectl, for the tests: the one that `make unit` puts beside Python, or the PATH's."""
 
 from __future__ import annotations
 

@@ -14,10 +14,9 @@ from orchestrator.kustomize import HEADER, kustomize
 from orchestrator.render import Rendered, render
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXAMPLES = [ROOT / "examples" / f"{name}.yaml" for name in ("demo", "elastic", "checkpoints")]
-TARGETS = ["job", "jobset", "pytorchjob", "trainjob"]
+DEMO = ROOT / "examples" / "demo.yaml"
 
-# A base and four clusters that differ from it in everything that an overlay can say.
+# A base and five clusters that differ from it in everything that an overlay can say.
 CLUSTERS = """\
 clusters:
   first:
@@ -62,6 +61,13 @@ clusters:
       image: untagged
       runs: {pvc: runs}
       kueue: {queue: main, topology: required, topology_level: rack}
+  gang:
+    target: TARGET
+    runs_root: /runs
+    kubernetes:
+      namespace: team-a
+      runs: {pvc: runs}
+      coscheduling: {schedule_timeout: 5m}
   no-operator:
     target: job
     runs_root: /runs
@@ -71,15 +77,14 @@ clusters:
 """
 
 
-@pytest.fixture(params=TARGETS)
-def clusters(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+NAMES = ["first", "same-but-place", "other", "queued", "gang", "no-operator"]
+
+
+def clusters_of(target: str, tmp_path: Path) -> Path:
     file = tmp_path / "clusters.yaml"
-    text = CLUSTERS.replace("TARGET", request.param).replace("LONG", "x" * 5000)
+    text = CLUSTERS.replace("TARGET", target).replace("LONG", "x" * 5000)
     file.write_text(text.replace("${{HOME}}", "$HOME"), "utf-8")
     return file
-
-
-NAMES = ["first", "same-but-place", "other", "queued", "no-operator"]
 
 
 def render_for(job: Path, clusters: Path, names: list[str]) -> list[tuple[str, Rendered]]:
@@ -96,26 +101,38 @@ def manifests(rendered: Rendered) -> dict[str, Any]:
     return by_kind(*(text for name, text in rendered.files.items() if name.endswith(".yaml")))
 
 
-@pytest.mark.parametrize("job", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("target", "example"),
+    [
+        ("job", "demo"),
+        ("job", "elastic"),
+        ("jobset", "demo"),
+        ("pytorchjob", "demo"),
+        ("pytorchjob", "elastic"),
+        ("trainjob", "demo"),
+    ],
+)
 def test_a_built_overlay_is_what_the_cluster_would_get(
-    job: Path, clusters: Path, tmp_path: Path
+    target: str, example: str, tmp_path: Path
 ) -> None:
-    each = render_for(job, clusters, NAMES)
+    job = ROOT / "examples" / f"{example}.yaml"
+    each = render_for(job, clusters_of(target, tmp_path), NAMES)
     write(kustomize(each), tmp_path)
     for name, rendered in each:
         assert built(tmp_path / "overlays" / name) == manifests(rendered), name
 
 
-def test_any_cluster_can_be_the_base(clusters: Path, tmp_path: Path) -> None:
-    for base in NAMES[1:]:
-        each = render_for(EXAMPLES[0], clusters, [base, *(n for n in NAMES if n != base)])
-        write(kustomize(each), tmp_path / base)
-        for name, rendered in each:
-            assert built(tmp_path / base / "overlays" / name) == manifests(rendered), name
+@pytest.mark.parametrize("base", NAMES[1:])
+def test_any_cluster_can_be_the_base(base: str, tmp_path: Path) -> None:
+    names = [base, *(name for name in NAMES if name != base)]
+    each = render_for(DEMO, clusters_of("job", tmp_path), names)
+    write(kustomize(each), tmp_path)
+    for name, rendered in each:
+        assert built(tmp_path / "overlays" / name) == manifests(rendered), name
 
 
-def test_the_base_has_no_namespace_and_is_whole(tmp_path: Path, clusters: Path) -> None:
-    each = render_for(EXAMPLES[0], clusters, ["first"])
+def test_the_base_has_no_namespace_and_is_whole(tmp_path: Path) -> None:
+    each = render_for(DEMO, clusters_of("trainjob", tmp_path), ["first"])
     write(kustomize(each), tmp_path)
     expected = manifests(each[0][1])
     for tree in expected.values():
@@ -123,14 +140,8 @@ def test_the_base_has_no_namespace_and_is_whole(tmp_path: Path, clusters: Path) 
     assert built(tmp_path / "base") == expected
 
 
-def job_clusters(tmp_path: Path) -> Path:
-    file = tmp_path / "clusters.yaml"
-    file.write_text(CLUSTERS.replace("TARGET", "job"), "utf-8")
-    return file
-
-
 def test_an_overlay_says_what_differs_and_nothing_else(tmp_path: Path) -> None:
-    each = render_for(EXAMPLES[0], job_clusters(tmp_path), ["first", "same-but-place"])
+    each = render_for(DEMO, clusters_of("job", tmp_path), ["first", "same-but-place"])
     files = kustomize(each)
     first, other = (files[f"overlays/{name}/kustomization.yaml"] for name, _ in each)
     head = HEADER + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
@@ -142,14 +153,14 @@ def test_an_overlay_says_what_differs_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_the_bytes_depend_on_what_was_rendered_alone(tmp_path: Path) -> None:
-    clusters = job_clusters(tmp_path)
-    once, again = (kustomize(render_for(EXAMPLES[0], clusters, NAMES)) for _ in range(2))
+    clusters = clusters_of("job", tmp_path)
+    once, again = (kustomize(render_for(DEMO, clusters, NAMES)) for _ in range(2))
     assert once == again
     assert str(tmp_path) not in "".join(once.values())
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "a b"])
 def test_a_name_that_makes_no_folder_is_refused(name: str, tmp_path: Path) -> None:
-    [(_, rendered)] = render_for(EXAMPLES[0], job_clusters(tmp_path), ["first"])
+    [(_, rendered)] = render_for(DEMO, clusters_of("job", tmp_path), ["first"])
     with pytest.raises(UserError, match="becomes a folder"):
         kustomize([(name, rendered)])
