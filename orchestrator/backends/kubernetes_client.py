@@ -86,9 +86,11 @@ class Cluster:
         return self._json(self.asked("get", kind, name), self._at("GET", kind, name))
 
     def find(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        """An object; None if there is none, or no such kind."""
+        """An object; None if there is none."""
         try:
             return self.get(kind, name)
+        except errors.MissingKind:
+            raise
         except NotThere:
             return None
 
@@ -154,10 +156,10 @@ class Cluster:
                            content_type="application/apply-patch+yaml")  # fmt: skip
         return self._json(self.asked("patch", kind, name), request)
 
-    def create(self, thing: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, thing: Mapping[str, Any], manager: str = MANAGER) -> dict[str, Any]:
         """Make an object. Raises AlreadyThere if there is one of its name."""
         kind = kind_of(thing)
-        query = _query(fieldManager=MANAGER, fieldValidation="Strict")
+        query = _query(fieldManager=manager, fieldValidation="Strict")
         asked = self.asked("create", kind, thing["metadata"]["name"])
         return self._json(asked, self._at("POST", kind, query=query, body=thing))
 
