@@ -37,6 +37,7 @@ from orchestrator.backends.kubernetes_kinds import (
     Target,
     metadata,
 )
+from orchestrator.backends.kubernetes_look import read_statuses
 from orchestrator.backends.kubernetes_queues import deactivate
 from orchestrator.backends.runstore import RunStore
 from orchestrator.errors import BackendError, UserError
@@ -70,7 +71,10 @@ class KubernetesBackend:
 
     def for_site(self, facts: Mapping[str, Any]) -> KubernetesBackend:
         """The same in the context and namespace that a profile's `kubernetes` gives."""
-        return replace(self, cluster=Cluster(facts.get("context"), facts.get("namespace")))
+        return replace(
+            self,
+            cluster=Cluster(context=facts.get("context"), wanted_namespace=facts.get("namespace")),
+        )
 
     def submit(
         self,
@@ -156,8 +160,6 @@ class KubernetesBackend:
 
     def status(self, handles: Sequence[Handle]) -> list[Status]:
         """One status for each handle."""
-        from orchestrator.backends.kubernetes_status import read_statuses
-
         return read_statuses(self.cluster, self.target, [handle.run for handle in handles])
 
     def elements(self, handle: Handle) -> list[Element]:
@@ -231,7 +233,7 @@ def _refuse(name: str, *, fresh: bool, after: Sequence[After]) -> None:
     if after:
         raise UserError(
             "after: Kubernetes has no queue in which one run waits for another. Submit this one "
-            f"when the other has ended: orchestrate wait {after[0].target} && orchestrate submit ..."
+            f"when the other has ended: orchestrate wait {after[0].target}"
         )
 
 

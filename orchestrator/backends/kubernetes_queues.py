@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.backends.kubernetes_client import Cluster
+from orchestrator.backends.kubernetes_client import Cluster, kind_of
 from orchestrator.backends.kubernetes_errors import MissingKind
-from orchestrator.backends.kubernetes_kinds import (
-    NEW_WORKLOAD,
-    WORKLOAD,
-    Kind,
-    Object,
-    metadata,
-)
+from orchestrator.backends.kubernetes_kinds import NEW_WORKLOAD, WORKLOAD, Object, metadata
 from orchestrator.errors import BackendError
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue documentation, "Labels and Annotations"
 
 
-def workload_of(cluster: Cluster, live: Object) -> tuple[Kind, dict[str, Any]] | None:
-    """The Workload that Kueue has made for an object, and its kind; None without one."""
-    if QUEUE_LABEL not in metadata(live, "labels"):
-        return None
-    uid = live["metadata"]["uid"]
+def is_queued(live: Object) -> bool:
+    """Whether Kueue decides when an object may run."""
+    return QUEUE_LABEL in metadata(live, "labels")
+
+
+def workloads(cluster: Cluster) -> list[dict[str, Any]]:
+    """What Kueue has made for the objects in the namespace; none without Kueue."""
     for kind in (NEW_WORKLOAD, WORKLOAD):
         try:
             found = cluster.objects(kind)
         except MissingKind:
             continue
-        for workload in found:
-            owners = workload["metadata"].get("ownerReferences") or ()
-            if any(owner.get("uid") == uid for owner in owners):
-                return kind, workload
-        return None
+        # The items of a list have no kind of their own.
+        return [{**one, "apiVersion": kind.api_version, "kind": kind.name} for one in found]
+    return []
+
+
+def owned_by(things: Sequence[dict[str, Any]], live: Object) -> dict[str, Any] | None:
+    """The first of the objects that `live` owns."""
+    uid = live["metadata"].get("uid")
+    for thing in things:
+        owners = thing["metadata"].get("ownerReferences") or ()
+        if any(owner.get("uid") == uid for owner in owners):
+            return thing
     return None
 
 
 def deactivate(cluster: Cluster, live: Object) -> None:
-    """Have Kueue evict the run and not admit it again. Without a permission to do so the run's
-    own suspension stands alone, and Kueue ends it."""
-    found = workload_of(cluster, live)
-    if found is None:
+    """Have Kueue, if it has admitted the run, evict it and not admit it again.
+
+    Raises BackendError where that is refused: Kueue would then start the run again.
+    """
+    workload = owned_by(workloads(cluster), live) if is_queued(live) else None
+    if workload is None:
         return
-    kind, workload = found
     name = workload["metadata"]["name"]
     try:
-        cluster.patch(kind, name, {"spec": {"active": False}})
+        cluster.patch(kind_of(workload), name, {"spec": {"active": False}})
     except BackendError as error:
         raise BackendError(
-            f"{error} Kueue would start {live['metadata']['name']} again: have its Workload {name} "
-            "set to spec.active: false."
+            f"{error} Kueue would start {live['metadata']['name']} again: have somebody set "
+            f"spec.active of its Workload {name} to false."
         ) from None
