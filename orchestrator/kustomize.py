@@ -18,7 +18,7 @@ from orchestrator.errors import UserError
 from orchestrator.images import image_change, set_image
 from orchestrator.json_patch import operations
 from orchestrator.render import Rendered
-from orchestrator.source import parse_document
+from orchestrator.source import plain
 from orchestrator.yaml_text import yaml_text
 
 CONFIG_FILE = "config.yaml"
@@ -73,19 +73,15 @@ def _cluster(name: str, rendered: Rendered) -> _Cluster:
             "digits, dots, _ and - only. Rename the profile."
         )
     texts = {file: text for file, text in rendered.files.items() if file.endswith(".yaml")}
-    trees = {file: _parsed(text, file) for file, text in texts.items()}
+    trees = {file: plain(text) for file, text in texts.items()}
     namespace = trees[CONFIG_FILE]["metadata"].get("namespace")
     for file, tree in trees.items():
         tree["metadata"].pop("namespace", None)
         texts[file] = _without_namespace(texts[file])
-        if _parsed(texts[file], file) != tree:
+        if plain(texts[file]) != tree:
             raise ValueError(f"{file}: cannot tell the line of its namespace")
     config = trees.pop(CONFIG_FILE)
     return _Cluster(name, rendered.target, namespace, texts, trees, config)
-
-
-def _parsed(text: str, file: str) -> Tree:
-    return parse_document(text.encode(), file).data
 
 
 def _without_namespace(text: str) -> str:

@@ -43,13 +43,14 @@ clusters:
     runs_root: /data/runs
     kubernetes:
       namespace: team-b
-      image: host:5000/trainer@sha256:1234
+      image: host:5000/trainer@sha256:DIGEST
       runs: {nfs: "host:/export"}
       launcher_from: config-map
       labels: {team: b}
-      annotations: {"a/b~c": "é \\U0001F600", long: "LONG"}
+      annotations: {"example.org/a_b": "é \\U0001F600", long: "LONG"}
       tolerations: [{key: gpu}, {key: "a"}]
       host_network: true
+      pod_security: none
       node_selector: {pool: a100}
     defaults:
       env: {QUOTES: "a'b\\"c\\n$(HOME) ${{HOME}}", "NO": "no"}
@@ -82,7 +83,9 @@ NAMES = ["first", "same-but-place", "other", "queued", "gang", "no-operator"]
 
 def clusters_of(target: str, tmp_path: Path) -> Path:
     file = tmp_path / "clusters.yaml"
-    text = CLUSTERS.replace("TARGET", target).replace("LONG", "x" * 5000)
+    text = (
+        CLUSTERS.replace("TARGET", target).replace("LONG", "x" * 5000).replace("DIGEST", "0" * 64)
+    )
     file.write_text(text.replace("${{HOME}}", "$HOME"), "utf-8")
     return file
 
