@@ -31,7 +31,11 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* .ci/run
 
-unit: setup
+# With a current kustomize, which Debian has not.
+$(BIN)/kubectl: $(VENV)/.done
+	$(BIN)/python tests/tools/get_kubectl.py
+
+unit: setup $(BIN)/kubectl
 	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults'
 
 # The same with the lines that the tests' own processes ran; slower, since the ranks are forked from them.

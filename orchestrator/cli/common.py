@@ -43,6 +43,18 @@ def cluster_options(function: F) -> F:
     )(function)
 
 
+def clusters_options(function: F) -> F:
+    """--cluster, any number of times, and --clusters."""
+    function = click.option(
+        "--clusters", "clusters_file", metavar="FILE", help="File with the cluster profiles."
+    )(function)
+    return click.option(
+        "--cluster", "clusters", metavar="NAME", multiple=True,
+        help="Cluster profile to use; `local` where none is set. Repeatable for Kubernetes: an "
+        "overlay for each, on a base that is the first one's.",
+    )(function)  # fmt: skip
+
+
 def set_option(function: F) -> F:
     return click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE",
