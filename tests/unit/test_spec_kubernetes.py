@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Fault, FaultsError
@@ -264,6 +264,7 @@ def is_qualified(name: str) -> bool:
     )
 
 
+@settings(deadline=None)
 @given(NAMES, NAMES)
 def test_labels_are_taken_exactly_where_kubernetes_takes_them(name: str, value: str) -> None:
     taken = is_qualified(name) and (value == "" or ("/" not in value and is_qualified(value)))
@@ -276,6 +277,7 @@ def test_labels_are_taken_exactly_where_kubernetes_takes_them(name: str, value: 
         assert selector == {name: value}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_an_annotation_is_carried_unchanged_or_refused(text: str) -> None:
     try:
