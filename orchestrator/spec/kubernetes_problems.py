@@ -83,7 +83,7 @@ def _source_problems(volume: Volume, *, required: bool) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{given[0]} is given too, and a volume comes from one place",
-            "remove one of them",
+            f"remove one of them, or write {given[0]}: null over what another layer gives",
             "key",
             involves=((given[0],),),
         )

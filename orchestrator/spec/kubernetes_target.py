@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.spec.base import KeyPath, Problem
 from orchestrator.spec.kubernetes_problems import hides, normal_path
+from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.spec.job import JobSpec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 KUBERNETES_TARGETS = ("pytorchjob", "trainjob", "jobset", "job")
 MAX_NAME = 63  # of a DNS label: names of pods' hosts and of Services
+# Of trainer/node.py: a stop by the time limit begins timeouts.shutdown and this before it.
+LEAVE_S = 30
 RUNS: KeyPath = ("kubernetes", "runs")
 
 
@@ -134,6 +137,12 @@ def target_notes(spec: JobSpec, profile: ProfileLike) -> Iterator[str]:
         yield (
             f"kubernetes.runs is the folder {kubernetes.runs.host_path} of each node: it must be "
             "the same shared file system on all of them"
+        )
+    limit, shutdown = spec.resources.time_limit, spec.timeouts.shutdown
+    if limit is not None and limit < 2 * (shutdown + LEAVE_S):
+        yield (
+            f"resources.time_limit ({format_duration(limit)}) leaves little beside "
+            f"timeouts.shutdown ({format_duration(shutdown)}): the stop begins at half of it"
         )
     has_workers = isinstance(spec.resources.nodes, int) and num_nodes > 1
     if profile.target == "pytorchjob" and has_workers and kubernetes.pod_security == "restricted":
