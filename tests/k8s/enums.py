@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from objects import walk
+from k8s.objects import walk
 
 SELECTOR = ("In", "NotIn", "Exists", "DoesNotExist")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")

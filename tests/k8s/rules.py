@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from schemas import faults
-
-from enums import enum_faults
-from objects import PodTemplate, jobs, pod_templates, quantity, walk
+from k8s.enums import enum_faults
+from k8s.objects import PodTemplate, jobs, pod_templates, quantity, walk
+from k8s.schemas import faults
 
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # RFC 1123
 FIRST_A_LETTER = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"  # RFC 1035

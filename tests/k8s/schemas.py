@@ -18,7 +18,7 @@ import yaml
 from kubernetes_validate import utils as published
 from referencing import Registry, Resource
 
-from objects import children, walk
+from k8s.objects import children, walk
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CRDS = Path(os.environ.get("ORCHESTRATE_CRDS", ROOT.parent / "shared" / "schemas" / "crds"))

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rules import every_fault
-from schemas import custom_schema, faults, needs_crds, releases
 
-from enums import WORDS, enum_faults
-from objects import manifests, pod_templates, quantity, walk
-from podsecurity import BASELINE, RESTRICTED, broken
+from k8s.enums import WORDS, enum_faults
+from k8s.objects import manifests, pod_templates, quantity, walk
+from k8s.podsecurity import BASELINE, RESTRICTED, broken
+from k8s.rules import every_fault
+from k8s.schemas import custom_schema, faults, needs_crds, releases
 
 [MINIMAL] = manifests((Path(__file__).parent / "minimal.yaml").read_text("utf-8"))
 NEWEST = releases()[-1]
