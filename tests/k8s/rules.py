@@ -43,6 +43,8 @@ def rule_faults(manifest: dict[str, Any]) -> list[str]:
         found += [f"{path}.{fault}" for fault in _job(job)]
     if manifest["kind"] == "PyTorchJob":
         found += _pytorchjob(manifest["spec"])
+    if manifest["kind"] == "JobSet":
+        found += _jobset(manifest)
     return found
 
 
@@ -242,3 +244,15 @@ def _pytorchjob(spec: dict[str, Any]) -> Iterator[str]:
             yield f"spec.pytorchReplicaSpecs.{role}: its first container is named pytorch"
         if "pytorchjob-port" not in {port["name"] for port in container.get("ports", ())}:
             yield f"spec.pytorchReplicaSpecs.{role}: a port named pytorchjob-port"
+
+
+def _jobset(manifest: dict[str, Any]) -> Iterator[str]:
+    """JobSet 0.12, its webhook: pods named NAME-JOB-N-INDEX-abcde, with 63 characters at most."""
+    name = manifest["metadata"]["name"]
+    for job in manifest["spec"]["replicatedJobs"]:
+        last_pod = job["template"]["spec"].get("completions", 1) - 1
+        pod = f"{name}-{job['name']}-{job['replicas'] - 1}-{last_pod}-abcde"
+        if len(pod) > 63:
+            yield f"metadata.name: {pod} has {len(pod)} characters"
+        if not re.fullmatch(FIRST_A_LETTER, job["name"]):
+            yield f"spec.replicatedJobs: {job['name']!r} is no name"

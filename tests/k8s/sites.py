@@ -64,11 +64,10 @@ SITES: dict[str, dict[str, Any]] = {
             "topology": "required",
             "topology_level": "cloud.provider.com/topology-block",
         },
-        "suspend": True,
-        "keep_finished": "7d",
     },
     "volcano": {
         **NEUTRAL,
+        "suspend": True,
         "pod_security": "baseline",
         "run_as_user": None,
         "run_as_group": None,

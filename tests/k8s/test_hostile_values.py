@@ -74,7 +74,7 @@ def objects_or_fault(
 
 
 def check_located(refusal: FaultsError) -> None:
-    assert re.match(r"job\.yaml:\d+:\d+ ", str(refusal))
+    assert re.match(r"job\.yaml:\d+:\d+:? ", str(refusal))
 
 
 def containers(objects: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,6 +147,13 @@ def test_a_variables_name_is_legal_or_refused(name: str) -> None:
         assert environment(containers(objects)[0])[name] == "1"
 
 
+LONGEST = {
+    "job": 52,
+    "pytorchjob": 52,
+    "jobset": 63 - len("-node-0-127-abcde"),
+    "trainjob": 63 - len("-node-0-127-abcde"),
+}
+"""Characters of a name, by target, for 128 nodes."""
 NAMES = st.from_regex(r"\A[a-z][a-z0-9-]{0,199}\Z") | st.text(min_size=1, max_size=200)
 
 
@@ -162,7 +169,7 @@ NAMES = st.from_regex(r"\A[a-z][a-z0-9-]{0,199}\Z") | st.text(min_size=1, max_si
 def test_a_name_fits_every_object_or_is_refused(target: str, name: str) -> None:
     objects = objects_or_fault(target, {}, name=name, resources={"nodes": 128})
     if objects is None:
-        assert not re.fullmatch("[a-z][a-z0-9]{0,51}", name)
+        assert len(name) > LONGEST[target] or not re.fullmatch("[a-z][a-z0-9]*", name)
         return
     assert {manifest["metadata"]["name"] for manifest in objects.values()} == {name}
     assert [f for manifest in objects.values() for f in every_fault(manifest, NEWEST)] == []
@@ -200,6 +207,21 @@ def test_paths_arrive_as_they_were_written(workdir: str, python: str) -> None:
         assert args[args.index("--workdir") + 1] == workdir
         assert expanded(container["command"][0], environment(container)) == python
         assert "10.0.0.7" in args, "the pod's own address is expanded"
+
+
+LEGAL: list[dict[str, Any]] = [
+    {"labels": {"a" * 63: "b" * 63, "example.org/team": "true"}},
+    {"annotations": {"example.org/note": 'yes: "no"\n# $(HOME) {{ x }} \U0001f600\n'}},
+    {"workdir": "/a b/$(HOME)/$$/'c'"},
+    {"python": "/opt/$$/python", "launcher_from": "config-map"},
+]
+
+
+@pytest.mark.parametrize("site", LEGAL, ids=lambda site: next(iter(site)))
+def test_what_is_legal_is_taken(site: dict[str, Any]) -> None:
+    objects = objects_or_fault("job", site, env={"A": "".join(PIECES).replace("\0", "")})
+    assert objects is not None
+    assert every_fault(objects["Job"], NEWEST) == []
 
 
 def text_places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

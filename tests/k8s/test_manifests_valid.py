@@ -16,7 +16,7 @@ from k8s.sites import CONTAINERS, EXAMPLES, SITES, TARGETS, render_job
 from orchestrator.errors import UserError
 
 WIDE = """
-name: wide-run-of-a-long-name-that-takes-all-52-characters
+name: wide-run-of-a-name-as-long-as-jobset-takes-it-48
 resources:
   nodes: 4
   gpus_per_node: 8
