@@ -230,6 +230,7 @@ def _pytorchjob(spec: dict[str, Any]) -> Iterator[str]:
     replicas = spec["pytorchReplicaSpecs"]
     if not set(replicas) <= {"Master", "Worker"}:
         yield "spec.pytorchReplicaSpecs: Master and Worker alone"
+        return
     if replicas.get("Master", {"replicas": 1})["replicas"] != 1:
         yield "spec.pytorchReplicaSpecs.Master.replicas: 1"
     if replicas.get("Worker", {"replicas": 1})["replicas"] < 1:
