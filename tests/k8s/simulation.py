@@ -53,7 +53,7 @@ class Network:
 
     def __init__(self) -> None:
         setup = "".join(f"addr add {address}/32 dev lo\n" for address in ADDRESSES)
-        script = "ip link set lo up && ip -batch - <<< \"$0\" && echo up && read -r _"
+        script = 'ip link set lo up && ip -batch - <<< "$0" && echo up && read -r _'
         self.holder = subprocess.Popen(
             [*unshare(), "bash", "-c", script, setup],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -5,19 +5,44 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from k8s.controllers import Do
-from k8s.manifests import KINDS, STEPS, objects_of, run_locally, workspace
+from k8s.manifests import JOB, STEPS, objects_of, run_locally, workspace
 from k8s.simulation import Cluster, Network, missing
-from running import losses, read
+from running import losses
 from slurm.training import Act, Outcome, at, outcome
 
 pytestmark = pytest.mark.e2e
-REQUEUED, FAILED, DONE = 203, 129, 0
+FAILED, REQUEUE, CONFIGURATION = 129, 203, 78
+
+
+class Run:
+    """A job on the simulated cluster, in a folder of its own."""
+
+    def __init__(
+        self, folder: Path, network: Network, target: str, acts: list[Act], text: str = JOB
+    ) -> None:
+        claims = {"runs": folder / "runs", "code": workspace(folder / "code", acts)}
+        claims["runs"].mkdir()
+        self.dir = claims["runs"] / "pods"
+        self.cluster = Cluster(objects_of(target, text), folder / "pods", network, claims)
+
+    def wait_for(self, attempt: int, name: str) -> None:
+        path = self.dir / "attempts" / str(attempt) / name
+        self.cluster.wait(path.exists, str(path))
+
+    def codes(self) -> list[int]:
+        return [code for _, code in self.cluster.codes]
+
+    def resumed_from(self) -> list[int]:
+        """The step of the checkpoint that each attempt went on from, 0 without one."""
+        lines = map(json.loads, (self.dir / "metrics.jsonl").read_text().splitlines())
+        names = [line["resumed_from"] for line in lines if line.get("event") == "start"]
+        return [int(name.split("-")[1]) if name else 0 for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -37,38 +62,51 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return outcome(run_dir)
 
 
-class Run:
-    """The job on the simulated cluster, hit at chosen steps."""
-
-    def __init__(self, target: str, folder: Path, network: Network, acts: list[Act]) -> None:
-        claims = {"runs": folder / "runs", "code": workspace(folder / "code", acts)}
-        claims["runs"].mkdir()
-        self.dir = claims["runs"] / "pods"
-        self.cluster = Cluster(objects_of(target), folder / "pods", network, claims)
-        self.cluster.start()
-
-    def wait_for(self, attempt: int, name: str) -> None:
-        path = self.dir / "attempts" / str(attempt) / name
-        self.cluster.wait(path.exists, str(path))
-
-    def codes(self) -> list[int]:
-        return [code for _, code in self.cluster.codes]
-
-    def resumed_from(self) -> list[str | None]:
-        """The checkpoint that each attempt went on from."""
-        lines = map(json.loads, (self.dir / "metrics.jsonl").read_text().splitlines())
-        return [line["resumed_from"] for line in lines if line.get("event") == "start"]
-
-
 @pytest.fixture
-def run(tmp_path: Path, network: Network) -> Iterator[type]:
-    started: list[Run] = []
+def begin(tmp_path: Path, network: Network) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
 
-    class Started(Run):
-        def __init__(self, target: str, acts: list[Act]) -> None:
-            super().__init__(target, tmp_path, network, acts)
-            started.append(self)
+    def start(target: str, acts: list[Act], text: str = JOB) -> Run:
+        runs.append(Run(tmp_path, network, target, acts, text))
+        return runs[0]
 
-    yield Started
-    for one in started:
-        one.cluster.close()
+    yield start
+    for run in runs:
+        run.cluster.close()
+
+
+@pytest.mark.case("L02")
+@pytest.mark.case("L17")
+@pytest.mark.parametrize("target", ["pytorchjob", "job", "jobset", "trainjob"])
+def test_a_run_that_is_asked_to_stop_goes_on_in_new_pods_to_the_same_end(
+    target: str, begin: Callable[..., Run], straight: Outcome
+) -> None:
+    run = begin(target, [at(1, 0, 6, "wait")])
+    run.cluster.start()
+    run.wait_for(1, "waiting")
+    run.cluster.live[1].send(signal.SIGTERM)
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.codes() == [REQUEUE, REQUEUE, 0, 0]
+    assert run.resumed_from() == [0, 6]
+    assert outcome(run.dir) == straight
+
+
+@pytest.mark.case("L34")
+@pytest.mark.parametrize("target", ["pytorchjob", "jobset"])
+def test_a_rank_that_dies_ends_all_pods_and_all_begin_anew(
+    target: str, begin: Callable[..., Run], straight: Outcome
+) -> None:
+    run = begin(target, [at(1, 1, 6, "kill rank")])
+    run.cluster.start()
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.codes() == [FAILED, FAILED, 0, 0]
+    assert run.resumed_from() == [0, 4]
+    assert outcome(run.dir) == straight
+
+
+def test_a_fault_in_the_job_is_never_repeated(begin: Callable[..., Run]) -> None:
+    run = begin("jobset", [], JOB.replace("acting:build", "acting:built"))
+    run.cluster.start()
+    assert run.cluster.ends() is Do.FAILED
+    assert set(run.codes()) == {CONFIGURATION}
+    assert len(list((run.dir / "attempts").iterdir())) == 1
