@@ -5,9 +5,9 @@ Names of keys are Kubernetes' own in snake case; what each becomes is in its des
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from orchestrator.spec.base import Duration, OrMap, Part, Size, TypeWords, as_tuple, section
+from orchestrator.spec.base import Duration, Part, Size, TypeWords, as_tuple, section
 from orchestrator.spec.slurm import Line, Lines
 
 Labels = Annotated[dict[str, str], TypeWords("map of names to texts")]
@@ -29,7 +29,6 @@ class Toleration(Part):
 Tolerations = Annotated[
     tuple[Toleration, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {key, operator, value, effect}"),
 ]
 
@@ -37,7 +36,7 @@ Tolerations = Annotated[
 class NodeRequirement(Part):
     """What a node's label must be (core/v1 NodeSelectorRequirement)."""
 
-    key: Line = Field(default="", description="The label.")
+    key: Line = Field(description="The label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
         default="In", description="How it is compared."
     )
@@ -47,7 +46,6 @@ class NodeRequirement(Part):
 NodeRequirements = Annotated[
     tuple[NodeRequirement, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {key, operator, values}"),
 ]
 
@@ -55,7 +53,7 @@ NodeRequirements = Annotated[
 class Spread(Part):
     """How evenly the run's pods lie over a topology (core/v1 TopologySpreadConstraint)."""
 
-    topology_key: Line = Field(default="", description="The node label that names the domain.")
+    topology_key: Line = Field(description="The node label that names the domain.")
     max_skew: int = Field(default=1, ge=1, description="Most pods that domains may differ by.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
         default="DoNotSchedule", description="What happens where that is not possible."
@@ -65,7 +63,6 @@ class Spread(Part):
 Spreads = Annotated[
     tuple[Spread, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {topology_key, max_skew, when_unsatisfiable}"),
 ]
 
@@ -96,8 +93,8 @@ class Volume(Part):
 class SecretKey(Part):
     """A key of a Secret."""
 
-    name: Line = Field(default="", description="Name of the Secret.")
-    key: Line = Field(default="", description="Key in it.")
+    name: Line = Field(description="Name of the Secret.")
+    key: Line = Field(description="Key in it.")
 
 
 class Kueue(Part):
@@ -227,11 +224,9 @@ class Kubernetes(Part):
     runs: Volume = section(
         "The volume that is mounted at the profile's runs_root; all nodes write to it."
     )
-    volumes: Annotated[
-        dict[str, Volume],
-        TypeWords("map of volume names to {mount, pvc, ...}"),
-        OrMap(Volume),
-    ] = Field(default_factory=dict, description="More volumes by name.")
+    volumes: Annotated[dict[str, Volume], TypeWords("map of volume names to {mount, pvc, ...}")] = (
+        Field(default_factory=dict, description="More volumes by name.")
+    )
     secret_env: Annotated[
         dict[str, SecretKey], TypeWords("map of variables to {name, key} of a Secret")
     ] = Field(default_factory=dict, description="Environment variables from Secrets.")

@@ -201,8 +201,11 @@ def judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Probl
             if _is_missing(error):
                 if not _touched(path, bad):
                     problems += problems_of(error)
-                _store(data, path, _STAND_INS[path])
                 bad.add(path)
+                if path in _STAND_INS:
+                    _store(data, path, _STAND_INS[path])
+                else:  # of an entry of a list or map, which goes as a whole
+                    _remove(data, path[:-1])
             else:
                 bad |= _drop(data, error)
     return None, problems
@@ -212,26 +215,20 @@ def _drop(data: dict[str, Any], error: ErrorDetails) -> set[KeyPath]:
     """Remove the faulty values, and return their paths."""
     paths = {problem.path for problem in problems_of(error)}
     for path in paths:
-        where: Any = data
-        for part in path[:-1]:
-            where = where.get(part) if isinstance(where, dict) else None
-            if isinstance(where, list):  # an item of a list: the list goes
-                break
-        if isinstance(where, dict):
-            where.pop(path[-1], None)
-        else:
-            _remove_list(data, path)
+        _remove(data, path)
     return paths
 
 
-def _remove_list(data: dict[str, Any], path: KeyPath) -> None:
+def _remove(data: dict[str, Any], path: KeyPath) -> None:
+    """Remove what is at a path; a list on the way there, or another value, goes as a whole."""
     where: Any = data
-    for part in path:
+    for part in path[:-1]:
         below = where.get(part)
         if not isinstance(below, dict):
             where.pop(part, None)
             return
         where = below
+    where.pop(path[-1], None)
 
 
 def _store(data: dict[str, Any], path: KeyPath, value: Any) -> None:

@@ -1,0 +1,251 @@
+"""What the Kubernetes templates need beyond the plan: arguments, labels, resources, volumes.
+
+Pure, and without YAML: render.py and templates/k8s/ write it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from orchestrator import __version__
+from orchestrator.errors import UserError
+from orchestrator.plan import LaunchPlan
+from orchestrator.volumes import quantity, volumes
+
+Pairs = list[tuple[str, Any]]
+
+CONFIG_FOLDER = "/orchestrate"
+# Kubernetes API reference, ConfigMap: "data ... cannot exceed 1MiB", keys and all.
+CONFIG_LIMIT_BYTES = 2**20
+# Of kubeflow.org/v1 PyTorchJob, which wants a port of this name; the others take the same number.
+PORT, PORT_NAMES = 23456, {"pytorchjob": "pytorchjob-port"}
+CONTAINERS = {"pytorchjob": "pytorch"}
+# On the nodes' own network runs share the ports: below the ephemeral range of Linux (ip(7)).
+HOST_PORTS = range(20000, 32000)
+# What a node needs after timeouts.shutdown: kills, the agreement on the end, the rest of the logs.
+AFTER_SHUTDOWN_S = 60
+REPEATABLE_FROM = 128  # codes that all kinds start again; PyTorchJob's ExitCode draws this line
+MAX_INT32 = 2**31 - 1
+RUN_LABEL = "orchestrate.dev/run"
+HASH_ANNOTATION = "orchestrate.dev/content-hash"
+NO_ISTIO = ("sidecar.istio.io/inject", "false")  # a sidecar would outlive the run
+# The image's file system is read-only and its user may have no entry in passwd.
+OWN_VARIABLES = {"HOME": "/tmp", "USER": "orchestrate"}
+
+
+class Rank(NamedTuple):
+    """How a node knows its number.
+
+    Args:
+        field: the field of its pod that says it; None for node 0, which needs none.
+        offset: what is added to it.
+    """
+
+    field: str | None
+    offset: int = 0
+
+
+INDEX = Rank("metadata.annotations['batch.kubernetes.io/job-completion-index']")
+MASTER = Rank(None)
+REPLICA = "metadata.labels['training.kubeflow.org/replica-index']"
+# Where node 0 is met; trainjob makes a JobSet of its own name.
+HEADS = {
+    "job": "{0}-0.{0}",
+    "jobset": "{0}-node-0-0.{0}",
+    "trainjob": "{0}-node-0-0.{0}",
+    "pytorchjob": "{0}-master-0",
+}
+
+
+def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str) -> dict[str, Any]:
+    """Return the variables of the templates in templates/k8s/.
+
+    Args:
+        config: the files that the pods read, by name.
+        content_hash: of everything rendered; empty while that is not known.
+
+    Raises:
+        UserError: the files do not fit into a ConfigMap.
+    """
+    _check_size(config)
+    return {
+        "config": config,
+        "container": CONTAINERS.get(plan.target, "node"),
+        "port": _port(plan),
+        "port_name": PORT_NAMES.get(plan.target, "orchestrate"),
+        "rank": INDEX,
+        **_metadata(plan, content_hash),
+        **_limits(plan),
+        **_process(plan, content_hash),
+        **_placement(plan),
+        **_security(plan),
+        "volumes": volumes(plan),
+    }
+
+
+def _check_size(config: dict[str, str]) -> None:
+    size = sum(len(name) + len(text.encode()) for name, text in config.items())
+    if size > CONFIG_LIMIT_BYTES:
+        largest = max(config, key=lambda name: len(config[name]))
+        raise UserError(
+            f"the configuration of the run has {size} bytes, and a ConfigMap takes "
+            f"{CONFIG_LIMIT_BYTES}; the largest part is {largest}. Keep long lists and texts of "
+            "the job file in a file on a volume of the pods, and name that file."
+        )
+
+
+def _port(plan: LaunchPlan) -> int:
+    if not plan.kubernetes.host_network:
+        return PORT
+    return HOST_PORTS[zlib.crc32(plan.name.encode()) % len(HOST_PORTS)]
+
+
+def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
+    """Labels and annotations: of every object, of the main one, of the pods."""
+    kubernetes = plan.kubernetes
+    labels = {
+        **kubernetes.labels,
+        "app.kubernetes.io/managed-by": "orchestrate",
+        "app.kubernetes.io/name": "orchestrate",
+        RUN_LABEL: plan.name,
+    }
+    annotations = {**kubernetes.annotations, HASH_ANNOTATION: content_hash}
+    return {
+        "labels": sorted(labels.items()),
+        "object_labels": sorted(labels.items()),
+        "object_annotations": sorted(annotations.items()),
+        "pod_labels": sorted([*labels.items(), NO_ISTIO]),
+        "pod_annotations": sorted([*annotations.items(), NO_ISTIO]),
+    }
+
+
+def _limits(plan: LaunchPlan) -> dict[str, Any]:
+    """Times and restarts."""
+    grace_s = plan.shutdown_timeout_s + AFTER_SHUTDOWN_S
+    limit_s, deadline_s = plan.time_limit_s, plan.deadline_s
+    starts = plan.failures + plan.requeues
+    return {
+        "grace_s": grace_s,
+        "pod_deadline_s": limit_s and limit_s + AFTER_SHUTDOWN_S,
+        "object_deadline_s": limit_s and deadline_s and deadline_s + limit_s + grace_s,
+        "backoff_limit": min((starts + 1) * plan.num_nodes, MAX_INT32),
+        "max_restarts": min(starts, MAX_INT32),
+    }
+
+
+def _process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
+    """What the container runs, with which variables."""
+    kubernetes = plan.kubernetes
+    command = ["orchestrate-node"]
+    if kubernetes.launcher_from == "config-map":
+        command = [kubernetes.python, f"{CONFIG_FOLDER}/node.py"]
+    variables = {**OWN_VARIABLES, **dict(plan.env)}
+    return {
+        "image": kubernetes.image or f"orchestrate-trainer:{__version__}",
+        "command": [_kept(word) for word in command],
+        "arguments": lambda rank: arguments(plan, rank, content_hash),
+        "variables": [(name, _kept(value)) for name, value in sorted(variables.items())],
+        "secret_variables": sorted(kubernetes.secret_env.items()),
+    }
+
+
+def _kept(text: str) -> str:
+    """`text` as the kubelet leaves it: `$(NAME)` becomes a variable's value otherwise, and `$$` one
+    dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
+    return text.replace("$", "$$")
+
+
+def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
+    """Return the arguments of node.py in a pod.
+
+    Args:
+        rank: how the node knows its number.
+        content_hash: of everything rendered; a part of the attempt's id.
+    """
+    run_dir = f"{plan.runs_root.rstrip('/')}/{plan.name}"
+    words = [
+        *("--run-dir", _kept(run_dir), "--make-run-dir"),
+        *("--workdir", _kept(plan.kubernetes.workdir)),
+        *_nodes(plan, rank),
+        *("--head", HEADS[plan.target].format(plan.name), "--address", "$(ORCHESTRATE_POD_IP)"),
+        *("--port", _port(plan), "--id", f"{plan.name}-{content_hash[:8]}"),
+        *("--start-timeout-s", plan.start_timeout_s),
+        *("--shutdown-timeout-s", plan.shutdown_timeout_s),
+        *("--echo", "--repeat-codes-from", REPEATABLE_FROM),
+        *_budgets(plan),
+        *("--entry", "trainer.entry", "--", "--config", f"{CONFIG_FOLDER}/trainer.json"),
+    ]
+    return [str(word) for word in words]
+
+
+def _nodes(plan: LaunchPlan, rank: Rank) -> list[object]:
+    words: list[object] = ["--nnodes", plan.num_nodes]
+    if plan.is_elastic:
+        words += ["--sizes", ",".join(map(str, plan.node_sizes))]
+        words += ["--join-grace-s", plan.join_grace_s]
+    words += ["--node-rank-from", "ORCHESTRATE_NODE_RANK"]
+    if rank.offset:
+        words += ["--node-rank-offset", rank.offset]
+    words += ["--nproc-per-node", plan.ranks_per_node]
+    if plan.gpus_per_node:
+        words += ["--gpus-per-node", plan.gpus_per_node]
+    return words
+
+
+def _budgets(plan: LaunchPlan) -> list[object]:
+    words: list[object] = ["--failures", plan.failures, "--requeues", plan.requeues]
+    if plan.deadline_s is not None:
+        words += ["--deadline-s", plan.deadline_s]
+    if plan.time_limit_s is not None:
+        words += ["--time-limit-s", plan.time_limit_s]
+    return words
+
+
+def _placement(plan: LaunchPlan) -> dict[str, Any]:
+    """Where the pods run and what they take there."""
+    kubernetes = plan.kubernetes
+    selector = dict(kubernetes.node_selector)
+    if plan.gpu_type is not None:
+        selector[kubernetes.gpu_type_label] = plan.gpu_type
+    # Extended resources are not shared: what is asked for is also the limit.
+    limits = dict(kubernetes.extra_resources)
+    if plan.gpus_per_node:
+        limits[kubernetes.gpu_resource] = str(plan.gpus_per_node)
+    if plan.memory_bytes is not None:
+        limits["memory"] = quantity(plan.memory_bytes)
+    requests = {**limits, "cpu": str(plan.cpus_per_rank * plan.ranks_per_node)}
+    return {
+        "node_selector": sorted(selector.items()),
+        "requests": sorted(requests.items()),
+        "limits": sorted(limits.items()),
+        "priority_class": kubernetes.priority_class,
+        "scheduler": None,
+    }
+
+
+def _security(plan: LaunchPlan) -> dict[str, Pairs]:
+    """Security contexts of the pod and of its container, for the level of Pod Security."""
+    kubernetes = plan.kubernetes
+    restricted = kubernetes.pod_security == "restricted"
+    pod: dict[str, Any] = {
+        "runAsNonRoot": restricted or None,
+        "runAsUser": kubernetes.run_as_user,
+        "runAsGroup": kubernetes.run_as_group,
+        "fsGroup": kubernetes.fs_group,
+        # Else each start walks through all files of the volumes.
+        "fsGroupChangePolicy": None if kubernetes.fs_group is None else "OnRootMismatch",
+    }
+    capabilities: dict[str, Any] = {"drop": ["ALL"]} if restricted else {}
+    if kubernetes.rdma:
+        capabilities["add"] = ["IPC_LOCK"]  # memory that a network card reads must stay in place
+    container: dict[str, Any] = {"capabilities": capabilities or None}
+    if kubernetes.pod_security != "none":
+        pod["seccompProfile"] = {"type": "RuntimeDefault"}
+        container["allowPrivilegeEscalation"] = False
+        container["readOnlyRootFilesystem"] = restricted or None
+    return {"pod_security": _given(pod), "container_security": _given(container)}
+
+
+def _given(values: dict[str, Any]) -> Pairs:
+    return [(key, value) for key, value in values.items() if value is not None]
