@@ -23,6 +23,8 @@ from orchestrator.backends.processes import Process, descendants, find
 from running import PROGRAMS, wait_until
 
 Object = dict[str, Any]
+Mount = tuple[str, str, bool]  # path in the pod, folder of this machine, whether it is read-only
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = [f"10.77.0.{last}" for last in range(1, 60)]
 END_S = 120.0  # for pods that were told to end
 # What the image has, as far as a pod's environment is concerned (k8s/image/Dockerfile).
@@ -88,6 +90,17 @@ def own_hosts(pod: Pod, address: str) -> str:
     return f"127.0.0.1 localhost\n{address} {pod.hostname}\n"
 
 
+def is_read_only(container: Object) -> bool:
+    return bool(container.get("securityContext", {}).get("readOnlyRootFilesystem"))
+
+
+def with_programs(mounts: list[Mount]) -> list[Mount]:
+    """The mounts, and this Python where one of them would hide it: in a pod it is the image's."""
+    programs = {sys.prefix, sys.base_prefix, *(p for p in sys.path if os.path.isdir(p)), str(ROOT)}
+    hidden = {p for p in programs for path, *_ in mounts if Path(p).is_relative_to(path)}
+    return sorted(mounts) + [(program, program, True) for program in sorted(hidden)]
+
+
 @dataclass
 class Running:
     """A pod that has been started."""
@@ -149,7 +162,8 @@ class Cluster:
             "root": str(place / "root"),
             "hostname": pod.hostname,
             "hosts": str(place / "hosts"),
-            "mounts": self._mounts(pod, place / "volumes"),
+            "read_only": os.geteuid() == 0 and is_read_only(pod.container),
+            "mounts": with_programs(self._mounts(pod, place / "volumes")),
             "workdir": pod.container.get("workingDir", "/"),
             "argv": pod.argv(address),
             "env": IMAGE_ENV | pod.own_env(address),
@@ -159,7 +173,7 @@ class Cluster:
         with (self.folder / f"{pod.hostname}.log").open("ab") as log:
             return subprocess.Popen([*self.network.command(), *program], stdout=log, stderr=log)
 
-    def _mounts(self, pod: Pod, place: Path) -> list[tuple[str, str, bool]]:
+    def _mounts(self, pod: Pod, place: Path) -> list[Mount]:
         volumes = {volume["name"]: volume for volume in pod.template["spec"].get("volumes", ())}
         found = []
         for mount in pod.container.get("volumeMounts", ()):

@@ -1,7 +1,7 @@
 """Becomes the container of a pod: pod.py SPEC, in pid, mount and uts namespaces of its own.
 
-SPEC is JSON: root (an empty folder), hostname, hosts (a file), mounts ([path, source, read_only]),
-workdir, argv, env. The container sees this machine's files and, at new places, the pod's volumes.
+SPEC is JSON: root (an empty folder), read_only (whether that is), hostname, hosts (a file), mounts
+([path, source, read_only], parents first), workdir, argv, env. The container sees this machine's files and, at new places, the pod's volumes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 def main(spec: dict[str, Any]) -> None:
     root = Path(spec["root"])
-    build(root)
-    for path, source, read_only in sorted(spec["mounts"]):
+    build(root, spec["read_only"])
+    for path, source, read_only in spec["mounts"]:
         bind(root, path, source, read_only)
     socket.sethostname(spec["hostname"])
     mount("--bind", spec["hosts"], str(root / "etc/hosts"))
@@ -30,7 +30,7 @@ def main(spec: dict[str, Any]) -> None:
     os.execvpe(spec["argv"][0], spec["argv"], env)
 
 
-def build(root: Path) -> None:
+def build(root: Path, read_only: bool) -> None:
     """A root of its own, so that mount points can be made without touching the machine's."""
     mount("-t", "tmpfs", "none", str(root))
     for entry in os.scandir("/"):
@@ -40,14 +40,14 @@ def build(root: Path) -> None:
         elif entry.is_dir():
             there.mkdir()
             if entry.name != "proc":
-                mount("--rbind", entry.path, str(there))
+                bind(root, entry.path, entry.path, read_only)
     mount("-t", "proc", "proc", str(root / "proc"))
 
 
 def bind(root: Path, path: str, source: str, read_only: bool) -> None:
     there = root / path.lstrip("/")
     there.mkdir(parents=True, exist_ok=True)
-    mount("--bind", source, str(there))
+    mount("--rbind", source, str(there))
     if read_only:
         mount("-o", "remount,bind,ro", str(there))
 
