@@ -11,6 +11,14 @@ from typing import Any, NamedTuple
 from orchestrator import __version__
 from orchestrator.errors import UserError
 from orchestrator.plan import LaunchPlan
+from orchestrator.queues import (
+    Gang,
+    gang,
+    object_labels,
+    pod_annotations,
+    pod_labels,
+    runtime_annotations,
+)
 from orchestrator.volumes import quantity, volumes
 
 Pairs = list[tuple[str, Any]]
@@ -29,7 +37,7 @@ REPEATABLE_FROM = 128  # codes that all kinds start again; PyTorchJob's ExitCode
 MAX_INT32 = 2**31 - 1
 RUN_LABEL = "orchestrate.dev/run"
 HASH_ANNOTATION = "orchestrate.dev/content-hash"
-NO_ISTIO = ("sidecar.istio.io/inject", "false")  # a sidecar would outlive the run
+NO_ISTIO = {"sidecar.istio.io/inject": "false"}  # a sidecar would outlive the run
 # The image's file system is read-only and its user may have no entry in passwd.
 OWN_VARIABLES = {"HOME": "/tmp", "USER": "orchestrate"}
 
@@ -46,16 +54,18 @@ class Rank(NamedTuple):
     offset: int = 0
 
 
+class Role(NamedTuple):
+    """A kind of pods of a PyTorchJob."""
+
+    name: str
+    replicas: int
+    rank: Rank
+
+
 INDEX = Rank("metadata.annotations['batch.kubernetes.io/job-completion-index']")
-MASTER = Rank(None)
 REPLICA = "metadata.labels['training.kubeflow.org/replica-index']"
-# Where node 0 is met; trainjob makes a JobSet of its own name.
-HEADS = {
-    "job": "{0}-0.{0}",
-    "jobset": "{0}-node-0-0.{0}",
-    "trainjob": "{0}-node-0-0.{0}",
-    "pytorchjob": "{0}-master-0",
-}
+# Kubeflow Trainer, manifests of its runtimes: for its command line and SDK.
+RUNTIME_LABELS = {"trainer.kubeflow.org/framework": "torch"}
 
 
 def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str) -> dict[str, Any]:
@@ -75,6 +85,8 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
         "port": _port(plan),
         "port_name": PORT_NAMES.get(plan.target, "orchestrate"),
         "rank": INDEX,
+        "roles": roles(plan),
+        "gang": gang(plan),
         **_metadata(plan, content_hash),
         **_limits(plan),
         **_process(plan, content_hash),
@@ -111,13 +123,16 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         RUN_LABEL: plan.name,
     }
     annotations = {**kubernetes.annotations, HASH_ANNOTATION: content_hash}
-    return {
-        "labels": sorted(labels.items()),
-        "object_labels": sorted(labels.items()),
-        "object_annotations": sorted(annotations.items()),
-        "pod_labels": sorted([*labels.items(), NO_ISTIO]),
-        "pod_annotations": sorted([*annotations.items(), NO_ISTIO]),
+    found = {
+        "labels": labels,
+        "object_labels": {**labels, **object_labels(plan)},
+        "object_annotations": annotations,
+        "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
+        "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
+        "runtime_labels": {**labels, **RUNTIME_LABELS},
+        "runtime_annotations": runtime_annotations(plan),
     }
+    return {name: sorted(pairs.items()) for name, pairs in found.items()}
 
 
 def _limits(plan: LaunchPlan) -> dict[str, Any]:
@@ -168,7 +183,7 @@ def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
         *("--run-dir", _kept(run_dir), "--make-run-dir"),
         *("--workdir", _kept(plan.kubernetes.workdir)),
         *_nodes(plan, rank),
-        *("--head", HEADS[plan.target].format(plan.name), "--address", "$(ORCHESTRATE_POD_IP)"),
+        *("--head", head(plan), "--address", "$(ORCHESTRATE_POD_IP)"),
         *("--port", _port(plan), "--id", f"{plan.name}-{content_hash[:8]}"),
         *("--start-timeout-s", plan.start_timeout_s),
         *("--shutdown-timeout-s", plan.shutdown_timeout_s),
@@ -177,6 +192,25 @@ def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
         *("--entry", "trainer.entry", "--", "--config", f"{CONFIG_FOLDER}/trainer.json"),
     ]
     return [str(word) for word in words]
+
+
+def head(plan: LaunchPlan) -> str:
+    """Return the name by which the other nodes meet node 0."""
+    if plan.target == "job":
+        return f"{plan.name}-0.{plan.name}"
+    if plan.target == "pytorchjob":
+        return f"{plan.name}-{'worker' if plan.is_elastic else 'master'}-0"
+    return f"{plan.name}-node-0-0.{plan.name}"  # a TrainJob makes a JobSet of its own name
+
+
+def roles(plan: LaunchPlan) -> list[Role]:
+    """Return the kinds of pods of a PyTorchJob."""
+    if plan.is_elastic:
+        return [Role("Worker", plan.num_nodes, Rank(REPLICA))]
+    master = Role("Master", 1, Rank(None))
+    if plan.num_nodes == 1:
+        return [master]
+    return [master, Role("Worker", plan.num_nodes - 1, Rank(REPLICA, offset=1))]
 
 
 def _nodes(plan: LaunchPlan, rank: Rank) -> list[object]:
@@ -219,8 +253,19 @@ def _placement(plan: LaunchPlan) -> dict[str, Any]:
         "node_selector": sorted(selector.items()),
         "requests": sorted(requests.items()),
         "limits": sorted(limits.items()),
-        "priority_class": kubernetes.priority_class,
-        "scheduler": None,
+        **_scheduling(plan, gang(plan)),
+    }
+
+
+def _scheduling(plan: LaunchPlan, group: Gang | None) -> dict[str, str | None]:
+    """Who schedules the pods, and how much they count there."""
+    priority_class = plan.kubernetes.priority_class
+    if group is not None and plan.target == "trainjob":
+        # Its group gets the priority of the pods.
+        priority_class = priority_class or group.priority_class
+    return {
+        "scheduler": group.scheduler if group is not None else None,
+        "priority_class": priority_class,
     }
 
 

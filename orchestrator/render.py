@@ -19,6 +19,7 @@ from orchestrator.directives import directives
 from orchestrator.errors import UserError
 from orchestrator.manifests import manifest_values
 from orchestrator.plan import LaunchPlan
+from orchestrator.queues import needs_pod_group
 from orchestrator.submitit_settings import submitit_settings
 
 # Both packages are installed side by side.
@@ -79,13 +80,9 @@ def _manifests(plan: LaunchPlan, content_hash: str) -> dict[str, str]:
     if plan.kubernetes.launcher_from == "config-map":
         config["node.py"] = NODE_PY.read_text(encoding="utf-8")
     values = manifest_values(plan, config, content_hash)
-    return {
-        **config,
-        **{
-            f"{name}.yaml": _template(f"k8s/{name}.yaml.j2", plan, **values)
-            for name in _OBJECTS[plan.target]
-        },
-    }
+    names = [*_OBJECTS[plan.target], *(["podgroup"] if needs_pod_group(plan) else [])]
+    objects = {f"{name}.yaml": _template(f"k8s/{name}.yaml.j2", plan, **values) for name in names}
+    return {**config, **objects}
 
 
 def _trainers(plan: LaunchPlan) -> dict[str, str]:
@@ -127,6 +124,9 @@ def _launch(plan: LaunchPlan) -> str:
 # Templates in templates/k8s/, each an object.
 _OBJECTS = {
     "job": ("config", "service", "job"),
+    "jobset": ("config", "jobset"),
+    "pytorchjob": ("config", "pytorchjob"),
+    "trainjob": ("config", "runtime", "trainjob"),
 }
 _RENDERERS: dict[str, Callable[[LaunchPlan], dict[str, str]]] = {
     "local": _render_local,
