@@ -13,7 +13,7 @@ import pytest
 from k8s.controllers import Do
 from k8s.manifests import JOB, STEPS, objects_of, run_locally, workspace
 from k8s.simulation import Cluster, Network, missing
-from running import losses
+from running import losses, read
 from slurm.training import Act, Outcome, at, outcome
 
 pytestmark = pytest.mark.e2e
@@ -81,13 +81,15 @@ def begin(tmp_path: Path, network: Network) -> Iterator[Callable[..., Run]]:
 def test_a_run_that_is_asked_to_stop_goes_on_in_new_pods_to_the_same_end(
     target: str, begin: Callable[..., Run], straight: Outcome
 ) -> None:
-    run = begin(target, [at(1, 0, 6, "wait")])
+    run = begin(target, [at(1, 0, 5, "wait")])
     run.cluster.start()
     run.wait_for(1, "waiting")
     run.cluster.live[1].send(signal.SIGTERM)
     assert run.cluster.ends() is Do.DONE, run.cluster.logs()
     assert run.codes() == [REQUEUE, REQUEUE, 0, 0]
-    assert run.resumed_from() == [0, 6]
+    stopped_at = read(run.dir / "attempts/1/outcome.json")["step"]
+    assert 5 <= stopped_at < STEPS
+    assert run.resumed_from() == [0, stopped_at]
     assert outcome(run.dir) == straight
 
 
