@@ -114,6 +114,12 @@ class Running:
         below = descendants(self.process.pid)
         return next((p for p in below if in_own_table(p.pid) == 1), None)
 
+    def command(self) -> list[str]:
+        """What the container's first process was started with, [] before and after."""
+        init = self.init()
+        path = Path(f"/proc/{init.pid}/cmdline") if init else None
+        return path.read_text().split("\0") if path and path.exists() else []
+
     def send(self, number: int) -> None:
         """Send a signal to the container's first process, as the kubelet does."""
         wait_until(lambda: self.process.poll() is not None or self.init(), "the pod's start")

@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,18 @@ class Run:
     """A job on the simulated cluster, in a folder of its own."""
 
     def __init__(
-        self, folder: Path, network: Network, target: str, acts: list[Act], text: str = JOB
+        self,
+        folder: Path,
+        network: Network,
+        target: str,
+        acts: list[Act],
+        text: str = JOB,
+        **site: object,
     ) -> None:
         claims = {"runs": folder / "runs", "code": workspace(folder / "code", acts)}
         claims["runs"].mkdir()
         self.dir = claims["runs"] / "pods"
-        self.cluster = Cluster(objects_of(target, text), folder / "pods", network, claims)
+        self.cluster = Cluster(objects_of(target, text, **site), folder / "pods", network, claims)
 
     def wait_for(self, attempt: int, name: str) -> None:
         path = self.dir / "attempts" / str(attempt) / name
@@ -38,10 +45,18 @@ class Run:
     def codes(self) -> list[int]:
         return [code for _, code in self.cluster.codes]
 
+    def starts(self) -> list[dict[str, Any]]:
+        """The event by which each attempt began to train."""
+        lines = map(json.loads, (self.dir / "metrics.jsonl").read_text().splitlines())
+        return [line for line in lines if line.get("event") == "start"]
+
+    def worlds(self) -> list[int]:
+        """The number of ranks of each attempt."""
+        return [start["world_size"] for start in self.starts()]
+
     def resumed_from(self) -> list[int]:
         """The step of the checkpoint that each attempt went on from, 0 without one."""
-        lines = map(json.loads, (self.dir / "metrics.jsonl").read_text().splitlines())
-        names = [line["resumed_from"] for line in lines if line.get("event") == "start"]
+        names = [start["resumed_from"] for start in self.starts()]
         return [int(name.split("-")[1]) if name else 0 for name in names]
 
 
@@ -66,8 +81,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def begin(tmp_path: Path, network: Network) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def start(target: str, acts: list[Act], text: str = JOB) -> Run:
-        runs.append(Run(tmp_path, network, target, acts, text))
+    def start(target: str, acts: list[Act], text: str = JOB, **site: object) -> Run:
+        runs.append(Run(tmp_path, network, target, acts, text, **site))
         return runs[0]
 
     yield start
@@ -94,16 +109,43 @@ def test_a_run_that_is_asked_to_stop_goes_on_in_new_pods_to_the_same_end(
 
 
 @pytest.mark.case("L34")
-@pytest.mark.parametrize("target", ["pytorchjob", "jobset"])
+@pytest.mark.case("L35")
 def test_a_rank_that_dies_ends_all_pods_and_all_begin_anew(
-    target: str, begin: Callable[..., Run], straight: Outcome
+    begin: Callable[..., Run], straight: Outcome
 ) -> None:
-    run = begin(target, [at(1, 1, 6, "kill rank")])
-    run.cluster.start()
+    """The first pod to start finds no node 0, neither its name nor its port; the launcher is the
+    one of the ConfigMap."""
+    run = begin("jobset", [at(1, 1, 6, "kill rank")], launcher_from="config-map")
+    run.cluster.start(1)
+    run.cluster.wait(lambda: run.cluster.live[1].command()[1:2] == ["/orchestrate/node.py"], "it")
+    run.cluster.start(0)
     assert run.cluster.ends() is Do.DONE, run.cluster.logs()
     assert run.codes() == [FAILED, FAILED, 0, 0]
     assert run.resumed_from() == [0, 4]
     assert outcome(run.dir) == straight
+
+
+@pytest.mark.case("L33")
+def test_restarts_end_when_the_budget_is_spent(begin: Callable[..., Run]) -> None:
+    """The operator itself would make pods anew for ever."""
+    acts = [at(attempt, 1, 0, "kill rank", "build") for attempt in (1, 2)]
+    run = begin("pytorchjob", acts, JOB.replace("failures: 2", "failures: 1"))
+    run.cluster.start()
+    assert run.cluster.ends() is Do.FAILED, run.cluster.logs()
+    assert run.codes() == [FAILED, FAILED, 1, 1]
+
+
+@pytest.mark.case("L38")
+def test_an_elastic_run_begins_without_a_pod_that_is_pending(begin: Callable[..., Run]) -> None:
+    text = JOB.replace("nodes: 2", "nodes: {min: 1, max: 2}")
+    run = begin("pytorchjob", [at(1, 0, 5, "wait")], text)
+    run.cluster.start(0)
+    run.wait_for(1, "waiting")
+    run.cluster.live[0].send(signal.SIGTERM)
+    run.cluster.start(1)
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.worlds() == [1, 2]
+    assert sorted(losses(run.dir)) == list(range(1, STEPS + 1))
 
 
 def test_a_fault_in_the_job_is_never_repeated(begin: Callable[..., Run]) -> None:
