@@ -9,7 +9,7 @@ import pytest
 
 from k8s.answers import ApiError
 from k8s.apiserver import ApiServer
-from orchestrator.backends import kubernetes_client, kubernetes_kinds
+from orchestrator.backends import kubernetes_client, kubernetes_kinds, kubernetes_transport
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_errors import (
     AlreadyThere,
@@ -50,7 +50,7 @@ def test_a_dry_run_changes_nothing(cluster: Cluster) -> None:
     assert cluster.find(CONFIG_MAP, "a") is None
 
 
-@pytest.mark.parametrize("status", kubernetes_client.REPEATED)
+@pytest.mark.parametrize("status", kubernetes_transport.REPEATED)
 def test_what_may_pass_is_asked_again(cluster: Cluster, server: ApiServer, status: int) -> None:
     server.fail("PATCH", status=status, times=2)
     cluster.apply(CONFIG)
