@@ -6,6 +6,7 @@ of jinja2.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shlex
@@ -133,6 +134,12 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
+    return _environment().get_template(name).render(plan=plan, **vars(plan), **more)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """The templates, each compiled once: the manifests of a run are rendered twice."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_template_folder()),
         undefined=jinja2.StrictUndefined,
@@ -145,7 +152,7 @@ def _template(name: str, plan: LaunchPlan, **more: object) -> str:
     environment.filters["directive"] = _directive
     environment.filters["comment"] = _one_line
     environment.filters["yaml"] = _yaml
-    return environment.get_template(name).render(plan=plan, **vars(plan), **more)
+    return environment
 
 
 def _directive(value: str) -> str:
