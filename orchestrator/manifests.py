@@ -35,6 +35,8 @@ NO_ISTIO = {"sidecar.istio.io/inject": "false"}  # a sidecar would outlive the r
 
 # Kubeflow Trainer, manifests of its runtimes: for its command line and SDK.
 RUNTIME_LABELS = {"trainer.kubeflow.org/framework": "torch"}
+# Argo CD documentation, "Sync Phases and Waves": a TrainJob is refused while it has no runtime.
+RUNTIME_FIRST = {"argocd.argoproj.io/sync-wave": "-1"}
 
 
 def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str) -> dict[str, Any]:
@@ -93,6 +95,7 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
         "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
         "runtime_labels": {**labels, **RUNTIME_LABELS},
+        "runtime_order": RUNTIME_FIRST,
         "runtime_annotations": runtime_annotations(plan),
     }
     return {name: sorted(pairs.items()) for name, pairs in found.items()}
