@@ -118,7 +118,9 @@ class Lab:
         if len(parts) < 2 + len(PARTS.get(obj["kind"], [])):
             return
         objects = {part["kind"]: part for part in parts}
-        cluster = Cluster(objects, self.folder / meta["uid"], self.network, self.claims)
+        maps = {m["metadata"]["name"]: m for m in self.server.list("configmaps", meta["namespace"])}
+        folder = self.folder / meta["uid"]
+        cluster = Cluster(objects, folder, self.network, self.claims, maps)
         owner = Owner(plural, meta["namespace"], meta["name"], meta["uid"], cluster)
         self.owners[meta["uid"]] = owner
         cluster.start()

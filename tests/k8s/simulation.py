@@ -143,12 +143,14 @@ class Cluster:
         objects: the rendered objects by kind.
         folder: for what the pods leave here.
         claims: the folder behind each PersistentVolumeClaim.
+        config_maps: those of the namespace, by name.
     """
 
     objects: Mapping[str, Object]
     folder: Path
     network: Network
     claims: Mapping[str, Path]
+    config_maps: Mapping[str, Object] = field(default_factory=dict)
     state: Do = Do.NOTHING
     live: dict[int, Running] = field(default_factory=dict)
     history: list[Running] = field(default_factory=list)  # all pods, as they were made
@@ -209,12 +211,16 @@ class Cluster:
         folder = place / volume["name"]
         folder.mkdir()
         if "configMap" in volume:
-            assert volume["configMap"]["name"] == self.objects["ConfigMap"]["metadata"]["name"]
-            for name, text in self.objects["ConfigMap"]["data"].items():
+            for name, text in self._config_map(volume["configMap"]["name"])["data"].items():
                 (folder / name).write_text(text)
             return folder, True
         assert "emptyDir" in volume
         return folder, False
+
+    def _config_map(self, name: str) -> Object:
+        """The run's own ConfigMap, or another one of the namespace."""
+        own = self.objects["ConfigMap"]
+        return own if name == own["metadata"]["name"] else self.config_maps[name]
 
     def _publish(self) -> None:
         """What DNS says of the pods that live, and what the kubelet writes of each itself."""
