@@ -102,6 +102,7 @@ def load_job(
     """Read and check the job file at `path`. Raises FaultsError with all faults at once."""
     from orchestrator.source import read_document
     from orchestrator.spec import resolve_job
+    from orchestrator.spec.kubernetes_target import target_notes
 
     profile, source = load_profile(cluster, clusters_file, target)
     document = read_document(path)
@@ -115,6 +116,8 @@ def load_job(
         raise FaultsError(unset)
     if expanded is not document:
         resolved = resolve_job(expanded, profile, sets)
+    for note in target_notes(resolved.spec, profile):
+        say(f"note: {note}", err=True)
     return Loaded(document, resolved, profile, source)
 
 

@@ -14,6 +14,7 @@ from orchestrator.source import Document, expand, unexpanded_by_path
 from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem, key_of
 from orchestrator.spec.cluster import MAX_NODES
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.kubernetes_target import target_problems
 from orchestrator.spec.layers import (
     Layer,
     Merged,
@@ -107,6 +108,8 @@ def resolve_job(
                 bad |= {problem.path, *problem.involves}
     merged = merge(layers)
     spec, problems = judge(merged, bad)
+    if spec is not None and profile is not None:
+        problems += target_problems(spec, profile)
     faults += [_fault(merged, job, problem) for problem in problems]
     if faults or spec is None:
         raise FaultsError(_sorted(faults, document.file))
