@@ -88,7 +88,7 @@ class ClusterProfile(Part):
     @property
     def is_kubernetes(self) -> bool:
         """Whether an API server starts the job, and its folders lie in the pods."""
-        return self.target not in ("local", "slurm")
+        return self.target in KUBERNETES_TARGETS
 
     def mtbf_s(self, num_nodes: int) -> float:
         """Mean time in seconds between failures of any of `num_nodes` nodes."""

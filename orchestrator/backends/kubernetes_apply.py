@@ -25,7 +25,9 @@ from orchestrator.backends.kubernetes_kinds import (
     TRAINJOB,
     Object,
     Target,
+    is_owned,
     metadata,
+    uid_of,
 )
 from orchestrator.errors import BackendError
 from orchestrator.source import plain
@@ -217,17 +219,6 @@ def check_ours(cluster: Cluster, live: Object, name: str) -> None:
             f"{cluster.label}: there is a {kind} that orchestrate has not made; it is left alone. "
             "Choose another name for the run."
         )
-
-
-def uid_of(thing: Object) -> str:
-    """Which of all objects it is, also of those that have had its name."""
-    return str(thing["metadata"]["uid"])
-
-
-def is_owned(thing: Object, uid: str) -> bool:
-    """Whether the object with this uid owns it."""
-    owners = thing["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == uid for owner in owners)
 
 
 def pods_of(cluster: Cluster, run: str) -> list[dict[str, Any]]:
