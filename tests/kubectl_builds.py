@@ -12,18 +12,19 @@ import pytest
 import yaml
 
 
-def built(folder: Path) -> dict[str, Any]:
-    """The objects that `kubectl kustomize` makes of a folder, by kind.
-
-    Skips the test where there is no kubectl.
-    """
-    kubectl = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which(
-        "kubectl"
-    )
-    if kubectl is None:
+def kubectl() -> str:
+    """The program. Skips the test where there is none."""
+    beside = shutil.which("kubectl", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("kubectl")
+    if found is None:
         pytest.skip("no kubectl here: python tests/tools/get_kubectl.py puts one beside python")
+    return found
+
+
+def built(folder: Path) -> dict[str, Any]:
+    """The objects that `kubectl kustomize` makes of a folder, by kind."""
     done = subprocess.run(
-        [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False
+        [kubectl(), "kustomize", str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return by_kind(done.stdout)
