@@ -49,6 +49,8 @@ CASES = {
     "L34": "one pod starts again, the others hang",
     "L36": "a sidecar of Istio keeps the job from ending",
     "L37": "what a time to live deletes is made again, for ever",
+    "L38": "an elastic job is shown Running or Succeeded wrongly",
+    "L39": "admitted and suspended, or suspended and shown as running",
     "L40": "64 MB of shared memory",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
@@ -86,7 +88,7 @@ CASES = {
 LATER = {
     "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
-    **dict.fromkeys(("L35", "L38", "L39"), "Kubernetes"),
+    **dict.fromkeys(("L35",), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from lupa import lua51
 
-from kubectl_builds import kubectl
+from k8s.kubectl import kubectl
 from orchestrator.cli import main
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "k8s" / "gitops"
