@@ -1,38 +1,42 @@
-"""kubectl, for the tests: the one that `make unit` puts beside Python, or the PATH's."""
+"""A real kubectl, which reads YAML and builds kustomizations without a cluster."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TIMEOUT_S = 60.0
 
 
-def kubectl() -> str:
-    """The program. Skips the test where there is none."""
-    beside = shutil.which("kubectl", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("kubectl")
-    if found is None:
-        pytest.skip("no kubectl here: python tests/tools/get_kubectl.py puts one beside python")
-    return found
+def program() -> Path:
+    """The program; the test is skipped without it."""
+    path = Path(os.environ.get("ORCHESTRATE_KUBECTL", ROOT / ".tools" / "kubectl"))
+    if not path.exists():
+        pytest.skip(f"no {path}: `make kubectl` gets one, or name one by ORCHESTRATE_KUBECTL")
+    return path
 
 
-def built(folder: Path) -> dict[str, Any]:
-    """The objects that `kubectl kustomize` makes of a folder, by kind."""
+def kubectl(*words: str, given: str | None = None) -> str:
+    """The standard output of kubectl with these arguments; the test is skipped without kubectl.
+
+    Args:
+        given: its standard input.
+
+    Raises:
+        AssertionError: it failed, with its words.
+    """
     done = subprocess.run(
-        [kubectl(), "kustomize", str(folder)], capture_output=True, text=True, check=False
+        [program(), *words],
+        capture_output=True,
+        check=False,
+        env={"KUBECONFIG": os.devnull, "PATH": os.environ["PATH"]},
+        input=given,
+        text=True,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
-    return by_kind(done.stdout)
-
-
-def by_kind(*texts: str) -> dict[str, Any]:
-    """The objects in the texts by kind, of which a run has one each."""
-    trees = [tree for text in texts for tree in yaml.safe_load_all(text)]
-    kinds = {tree["kind"]: tree for tree in trees}
-    assert len(kinds) == len(trees)
-    return kinds
+    return done.stdout

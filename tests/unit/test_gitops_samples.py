@@ -13,7 +13,7 @@ import pytest
 import yaml
 from lupa import lua51
 
-from k8s.kubectl import kubectl
+from k8s.kubectl import program
 from orchestrator.cli import main
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "k8s" / "gitops"
@@ -171,7 +171,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ci(repository: Path) -> list[tuple[str, int, str]]:
     """Run the workflow's own steps: name, exit code and output of each."""
     (workflow,) = documents("ci.yaml")
-    path = f"{Path(sys.executable).parent}:{Path(kubectl()).parent}:{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}:{program().parent}:{os.environ['PATH']}"
     environment = {**os.environ, **workflow["env"], "PATH": path}
     steps = [step for step in workflow["jobs"]["check"]["steps"] if "name" in step]
     done = []
