@@ -31,6 +31,7 @@ def render_each(
     clusters_file: str | None,
     sets: Sequence[str],
     target: str | None = None,
+    policy_file: str | None = None,
 ) -> list[tuple[Loaded, Rendered]]:
     """Return what the job becomes on each cluster; none named is the default one.
 
@@ -46,7 +47,7 @@ def render_each(
     each = []
     for cluster in clusters or (None,):
         try:
-            loaded = _load(job, cluster, clusters_file, sets, target)
+            loaded = _load(job, cluster, clusters_file, sets, target, policy_file)
             each.append((loaded, render(loaded.plan())))
         except FaultsError as error:
             faults += error.faults
@@ -63,8 +64,9 @@ def _load(
     clusters_file: str | None,
     sets: Sequence[str],
     target: str | None,
+    policy_file: str | None,
 ) -> Loaded:
-    loaded = load_job(job, cluster, clusters_file, sets, target=target)
+    loaded = load_job(job, cluster, clusters_file, sets, target=target, policy_file=policy_file)
     say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
     if loaded.resolved.variables:
         raise FaultsError(loaded.resolved.variables)

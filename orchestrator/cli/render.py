@@ -12,6 +12,7 @@ from orchestrator.cli.common import (
     faults_as_json,
     job_argument,
     json_option,
+    policy_option,
     print_json,
     say,
     say_data,
@@ -36,6 +37,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
               help="Write nothing: show how DIR differs from what -o would write, and exit with 1 "
               "if it does.")  # fmt: skip
 @set_option
+@policy_option
 @json_option
 def command(
     job: Path,
@@ -45,6 +47,7 @@ def command(
     output: Path | None,
     check: Path | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     as_json: bool,
 ) -> None:
     """Print or write the files that JOB.YAML becomes: the same input, the same bytes.
@@ -60,7 +63,7 @@ def command(
 
     with faults_as_json(as_json):
         _check_use(clusters, output, check)
-        each = render_each(job, clusters, clusters_file, sets, target)
+        each = render_each(job, clusters, clusters_file, sets, target, policy_file)
         files = each[0][1].files if output is None and check is None else files_of(each)
         if output is not None:
             write(output, files)
