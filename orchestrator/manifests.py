@@ -13,10 +13,10 @@ from orchestrator.plan import LaunchPlan
 from orchestrator.queues import (
     Gang,
     gang,
+    group_annotations,
     object_labels,
     pod_annotations,
     pod_labels,
-    runtime_annotations,
 )
 from orchestrator.volumes import quantity, volumes
 
@@ -79,7 +79,7 @@ def _check_size(config: dict[str, str]) -> None:
 
 
 def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
-    """Labels and annotations: of every object, of the main one, of the pods."""
+    """Labels and annotations of the objects and of the pods."""
     kubernetes = plan.kubernetes
     labels = {
         **kubernetes.labels,
@@ -95,8 +95,8 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
         "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
         "runtime_labels": {**labels, **RUNTIME_LABELS},
-        "runtime_order": RUNTIME_FIRST,
-        "runtime_annotations": runtime_annotations(plan),
+        "runtime_annotations": {**annotations, **RUNTIME_FIRST},
+        "group_annotations": group_annotations(plan),
     }
     return {name: sorted(pairs.items()) for name, pairs in found.items()}
 
