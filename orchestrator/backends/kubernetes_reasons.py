@@ -129,7 +129,10 @@ REFUSALS = {
 SCHEDULER = {
     r"Insufficient (?P<what>\S+)": "too little {what} is free",
     r"Too many pods": "no room for another pod",
-    r"node\(s\) had untolerated taint\(?s?\)? ?\{?(?P<what>[^}]*)\}?.*": "a taint that the pods do not bear: {what} (kubernetes.tolerations)",
+    r"node\(s\) had untolerated taint\(s\)": "taints that the pods do not bear "
+    "(kubernetes.tolerations)",
+    r"node\(s\) had untolerated taint \{(?P<what>[^}]*)\}.*": "a taint that the pods "
+    "do not bear: {what} (kubernetes.tolerations)",
     r"node\(s\) didn't match Pod's node affinity/selector": "labels are not those that are asked "
     "for (kubernetes.node_selector, node_affinity, resources.gpu_type)",
     r"node\(s\) didn't match pod affinity rules": "not in the domain of the run's other pods "
@@ -165,6 +168,7 @@ def scheduler_words(message: str) -> str:
     "of 3 nodes: 1: too little cpu is free; 2: closed for new pods (cordoned)".
     """
     text = " ".join(message.split()).partition(" preemption: ")[0]
+    text = text.removesuffix(" no new claims to deallocate,")  # kube-scheduler 1.33 on
     match = re.fullmatch(r"\d+/(\d+) nodes are available: (.*)", text)
     said = (match[2] if match else text).rstrip(". ")
     whole = worded(said, WHOLE)

@@ -133,7 +133,7 @@ def _head_done(seen: Seen, *, is_final: bool) -> tuple[State, str]:
     that counts, and not what the object says (kubeflow/trainer#1711, #1751)."""
     others = sorted(pod.node for pod in seen.nodes.values() if pod.is_active and pod.node)
     if others and not is_final:
-        return State.RUNNING, f"node 0 is done; the pods of nodes {_list(others)} are ending"
+        return State.RUNNING, f"node 0 is done; still ending: node {_list(others)}"
     return State.DONE, "done"
 
 
@@ -143,7 +143,7 @@ def _said_done(seen: Seen, head: PodFacts | None) -> tuple[State, str]:
     if head is not None and head.phase is Phase.FAILED:
         return State.FAILED, f"{says} {head}"
     if seen.active:
-        return State.RUNNING, f"{says} {len(seen.active)} of its pods are there"
+        return State.RUNNING, f"{says} some of its pods are still there: {len(seen.active)}"
     return State.DONE, "done"
 
 
@@ -170,7 +170,7 @@ def _guilt(pod: PodFacts) -> tuple[bool, int, str, int]:
 
 def _suspended(seen: Seen) -> tuple[State, str]:
     live = seen.live or {}
-    stopping = f"{len(seen.active)} of its pods are stopping"
+    stopping = f"pods that are still stopping: {len(seen.active)}"
     if CANCELLED_ANNOTATION in metadata(live, "annotations"):
         if seen.active:
             return State.RUNNING, f"it is being cancelled: {stopping}"
@@ -204,7 +204,7 @@ def _whys(pods: Sequence[PodFacts], total: int) -> str:
         first.setdefault(pod.why or pod.phase.value, pod)
     shown = [f"node {pod.node}: {why}" for why, pod in list(first.items())[:WHYS_LIMIT]]
     missing = total - len(pods)
-    return joined(*shown, f"{missing} pods are being made" if missing > 0 else "")
+    return joined(*shown, f"pods that are not made yet: {missing}" if missing > 0 else "")
 
 
 def _no_pods(seen: Seen) -> tuple[State, str]:
@@ -255,17 +255,22 @@ def num_nodes(target: Target, live: Object) -> int | None:
     if target.name == "job":
         return int(spec.get("completions") or spec.get("parallelism") or 1)
     if target.name == "jobset":
-        return sum(int(job.get("replicas") or 1) * int(job.get("template", {}).get("spec", {})
-                   .get("completions") or 1) for job in spec.get("replicatedJobs", ()))  # fmt: skip
+        return sum(_pods_of(job) for job in spec.get("replicatedJobs") or ()) or None
     if target.name == "pytorchjob":
-        parts = spec.get("pytorchReplicaSpecs", {}).values()
+        parts = (spec.get("pytorchReplicaSpecs") or {}).values()
         return sum(int(part.get("replicas") or 1) for part in parts) or None
     return None
 
 
+def _pods_of(job: Object) -> int:
+    """How many pods a replicated job of a JobSet has."""
+    completions = job.get("template", {}).get("spec", {}).get("completions")
+    return int(job.get("replicas") or 1) * int(completions or 1)
+
+
 def least_nodes(live: Object) -> int | None:
     """The fewest pods with which an elastic PyTorchJob trains; None for any other."""
-    least = live.get("spec", {}).get("elasticPolicy", {}).get("minReplicas")
+    least = (live.get("spec", {}).get("elasticPolicy") or {}).get("minReplicas")
     return int(least) if least else None
 
 

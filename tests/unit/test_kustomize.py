@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_builds import built, by_kind
+from k8s.kustomized import built, by_kind
 from orchestrator.cli.common import load_job
 from orchestrator.errors import UserError
 from orchestrator.kustomize import HEADER, kustomize
