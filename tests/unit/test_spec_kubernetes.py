@@ -90,7 +90,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "kubernetes.kueue.queue",
     ),
     ({"annotations": {"a b": ""}}, "annotations.a b", "prefix/name"),
-    ({"annotations": {"a": "x" * 300_000}}, "annotations.a", "256 KiB"),
+    ({"annotations": {"a": "x" * 150_000, "b": "é" * 75_000}}, "annotations", "256 KiB"),
+    ({"labels": {"a": {"b": "c"}}}, "labels.a", "--set 'PATH={NAME: VALUE}'"),
     ({"annotations": {"api-token": "x"}}, "annotations.api-token", "looks like a secret"),
     (
         {"annotations": {"orchestrate.dev/content-hash": "x"}},
