@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import jinja2
 
 from orchestrator.directives import directives
-from orchestrator.errors import UserError
 from orchestrator.manifests import manifest_values
 from orchestrator.plan import LaunchPlan
 from orchestrator.queues import needs_pod_group
@@ -39,14 +38,8 @@ def render(plan: LaunchPlan) -> Rendered:
     """Return the files that start `plan` on its target.
 
     Raises:
-        UserError: the target has no renderer.
+        UserError: what the pods are to read does not fit into a ConfigMap.
     """
-    if plan.target not in _RENDERERS:
-        raise UserError(
-            f"target {plan.target}: not supported yet. Targets of this release: "
-            f"{', '.join(sorted(_RENDERERS))}. "
-            "Choose a cluster with one of them by --cluster or --target."
-        )
     rendered = _RENDERERS[plan.target](plan)
     return Rendered(plan.name, plan.target, dict(sorted(rendered.items())))
 
