@@ -103,11 +103,19 @@ def with_programs(mounts: list[Mount]) -> list[Mount]:
 
 @dataclass
 class Running:
-    """A pod that has been started."""
+    """A pod that has been started.
 
+    Args:
+        log: what its container prints.
+        code: of its container, once it has ended.
+    """
+
+    node: int
     pod: Pod
     address: str
+    log: Path
     process: subprocess.Popen[bytes]
+    code: int | None = None
 
     def init(self) -> Process | None:
         """The container's first process, None before it is there and after its end."""
@@ -135,15 +143,18 @@ class Cluster:
         objects: the rendered objects by kind.
         folder: for what the pods leave here.
         claims: the folder behind each PersistentVolumeClaim.
+        config_maps: those of the namespace, by name.
     """
 
     objects: Mapping[str, Object]
     folder: Path
     network: Network
     claims: Mapping[str, Path]
+    config_maps: Mapping[str, Object] = field(default_factory=dict)
     state: Do = Do.NOTHING
     live: dict[int, Running] = field(default_factory=dict)
-    codes: list[tuple[int, int]] = field(default_factory=list)  # (node, exit code), as they ended
+    history: list[Running] = field(default_factory=list)  # all pods, as they were made
+    codes: list[int] = field(default_factory=list)  # exit codes, as they ended
     ending: set[int] = field(default_factory=set)  # nodes whose end is the controller's own wish
     start_all: bool = False
 
@@ -156,11 +167,14 @@ class Cluster:
         """Make these nodes' pods, each at an address that no pod has had."""
         for node in nodes or range(len(self.pods)):
             address = self.network.free.pop(0)
-            self.live[node] = Running(self.pods[node], address, self._spawn(node, address))
+            log = self.folder / f"{len(self.history)}-{self.pods[node].hostname}.log"
+            process = self._spawn(self.pods[node], address, log)
+            self.live[node] = Running(node, self.pods[node], address, log, process)
+            self.history.append(self.live[node])
         self._publish()
 
-    def _spawn(self, node: int, address: str) -> subprocess.Popen[bytes]:
-        pod, place = self.pods[node], self.folder / address
+    def _spawn(self, pod: Pod, address: str, log: Path) -> subprocess.Popen[bytes]:
+        place = self.folder / address
         for name in ("root", "volumes"):
             (place / name).mkdir(parents=True)
         (place / "hosts").write_text(own_hosts(pod, address))
@@ -176,8 +190,8 @@ class Cluster:
         }
         (place / "spec.json").write_text(json.dumps(spec))
         program = [sys.executable, str(PROGRAMS / "pod.py"), str(place / "spec.json")]
-        with (self.folder / f"{pod.hostname}.log").open("ab") as log:
-            return subprocess.Popen([*self.network.command(), *program], stdout=log, stderr=log)
+        with log.open("wb") as file:
+            return subprocess.Popen([*self.network.command(), *program], stdout=file, stderr=file)
 
     def _mounts(self, pod: Pod, place: Path) -> list[Mount]:
         volumes = {volume["name"]: volume for volume in pod.template["spec"].get("volumes", ())}
@@ -197,12 +211,16 @@ class Cluster:
         folder = place / volume["name"]
         folder.mkdir()
         if "configMap" in volume:
-            assert volume["configMap"]["name"] == self.objects["ConfigMap"]["metadata"]["name"]
-            for name, text in self.objects["ConfigMap"]["data"].items():
+            for name, text in self._config_map(volume["configMap"]["name"])["data"].items():
                 (folder / name).write_text(text)
             return folder, True
         assert "emptyDir" in volume
         return folder, False
+
+    def _config_map(self, name: str) -> Object:
+        """The run's own ConfigMap, or another one of the namespace."""
+        own = self.objects["ConfigMap"]
+        return own if name == own["metadata"]["name"] else self.config_maps[name]
 
     def _publish(self) -> None:
         """What DNS says of the pods that live, and what the kubelet writes of each itself."""
@@ -218,7 +236,8 @@ class Cluster:
             code = running.process.poll()
             if code is not None:
                 del self.live[node]
-                self.codes.append((node, code))
+                running.code = code
+                self.codes.append(code)
                 if node not in self.ending:
                     self._act(node, self.controller.ended(node, code))
         if self.start_all and not self.live:
@@ -229,11 +248,15 @@ class Cluster:
         if do is Do.POD_ANEW:
             self.start(node)
         elif do is not Do.NOTHING:
-            self.ending = set(self.live)
-            for running in self.live.values():
-                running.send(signal.SIGTERM)
+            self.end_pods()
             self.start_all = do is Do.ALL_ANEW
             self.state = Do.NOTHING if self.start_all else do
+
+    def end_pods(self) -> None:
+        """Ask all pods to end; the controller makes no new ones for them."""
+        self.ending = set(self.live)
+        for running in self.live.values():
+            running.send(signal.SIGTERM)
 
     def wait(self, condition: Callable[[], object], what: str, timeout_s: float = END_S) -> None:
         """Return as soon as the condition holds; fail with the pods' logs if it does not."""
@@ -250,7 +273,7 @@ class Cluster:
 
     def logs(self) -> str:
         """What the pods have said, each with its last lines."""
-        paths = sorted(self.folder.glob("*.log"))
+        paths = [running.log for running in self.history]
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-4000:]}" for p in paths)
 
     def close(self) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from k8s.apiserver import ApiServer
-from orchestrator.backends.kubernetes_kinds import INDEX_ANNOTATION, RUN_LABEL, TARGETS, Target
+from orchestrator.backends.kubernetes_kinds import (
+    INDEX_ANNOTATION,
+    MANAGED_BY,
+    MANAGER,
+    RUN_LABEL,
+    TARGETS,
+    Target,
+)
 
 Cli = Callable[..., tuple[int, str, str]]
 Json = dict[str, Any]
@@ -71,7 +78,7 @@ class Site:
     def pod(self, name: str = "demo", phase: str = "Running", grace_s: int = 1) -> str:
         """Make the pod of node 0; its name."""
         pod = f"{name}-node-0-x1"
-        labels = {RUN_LABEL: name, "training.kubeflow.org/replica-type": "master",
+        labels = {RUN_LABEL: name, MANAGED_BY: MANAGER, "training.kubeflow.org/replica-type": "master",
                   "training.kubeflow.org/replica-index": "0"}  # fmt: skip
         owner = {"apiVersion": self.target.kind.api_version, "kind": self.target.kind.name,
                  "name": name, "uid": self.main(name)["metadata"]["uid"]}  # fmt: skip

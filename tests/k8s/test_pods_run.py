@@ -42,9 +42,6 @@ class Run:
         path = self.dir / "attempts" / str(attempt) / name
         self.cluster.wait(path.exists, str(path))
 
-    def codes(self) -> list[int]:
-        return [code for _, code in self.cluster.codes]
-
     def starts(self) -> list[dict[str, Any]]:
         """The event by which each attempt began to train."""
         lines = map(json.loads, (self.dir / "metrics.jsonl").read_text().splitlines())
@@ -101,7 +98,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_in_new_pods_to_the_same_end(
     run.wait_for(1, "waiting")
     run.cluster.live[1].send(signal.SIGTERM)
     assert run.cluster.ends() is Do.DONE, run.cluster.logs()
-    assert run.codes() == [REQUEUE, REQUEUE, 0, 0]
+    assert run.cluster.codes == [REQUEUE, REQUEUE, 0, 0]
     stopped_at = read(run.dir / "attempts/1/outcome.json")["step"]
     assert 5 <= stopped_at < STEPS
     assert run.resumed_from() == [0, stopped_at]
@@ -120,7 +117,7 @@ def test_a_rank_that_dies_ends_all_pods_and_all_begin_anew(
     run.cluster.wait(lambda: run.cluster.live[1].command()[1:2] == ["/orchestrate/node.py"], "it")
     run.cluster.start(0)
     assert run.cluster.ends() is Do.DONE, run.cluster.logs()
-    assert run.codes() == [FAILED, FAILED, 0, 0]
+    assert run.cluster.codes == [FAILED, FAILED, 0, 0]
     assert run.resumed_from() == [0, 4]
     assert outcome(run.dir) == straight
 
@@ -132,7 +129,7 @@ def test_restarts_end_when_the_budget_is_spent(begin: Callable[..., Run]) -> Non
     run = begin("pytorchjob", acts, JOB.replace("failures: 2", "failures: 1"))
     run.cluster.start()
     assert run.cluster.ends() is Do.FAILED, run.cluster.logs()
-    assert run.codes() == [FAILED, FAILED, 1, 1]
+    assert run.cluster.codes == [FAILED, FAILED, 1, 1]
 
 
 @pytest.mark.case("L38")
@@ -152,5 +149,19 @@ def test_a_fault_in_the_job_is_never_repeated(begin: Callable[..., Run]) -> None
     run = begin("jobset", [], JOB.replace("acting:build", "acting:built"))
     run.cluster.start()
     assert run.cluster.ends() is Do.FAILED
-    assert set(run.codes()) == {CONFIGURATION}
+    assert set(run.cluster.codes) == {CONFIGURATION}
     assert len(list((run.dir / "attempts").iterdir())) == 1
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "job", "jobset", "trainjob"])
+def test_a_finished_run_whose_object_is_made_again_ends_at_once(
+    target: str, begin: Callable[..., Run]
+) -> None:
+    """As GitOps does with an object that somebody has deleted."""
+    run = begin(target, [])
+    run.dir.mkdir()
+    (run.dir / "DONE").touch()
+    run.cluster.start()
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.cluster.codes == [0, 0]
+    assert not (run.dir / "attempts").exists()
