@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from k8s.kubectl import kubectl
-from k8s.objects import manifests
+from k8s.kustomized import built, rendered_objects
 from k8s.rules import every_fault
 from k8s.schemas import needs_crds, releases
 from k8s.sites import EXAMPLES, NEUTRAL, SITES, TARGETS, render_job
@@ -31,14 +29,10 @@ def check_builds(folder: Path, clusters: dict[str, Rendered]) -> None:
     """Each overlay gives what is rendered for its cluster, and that is valid."""
     write_tree(folder, kustomize(list(clusters.items())))
     for name, rendered in clusters.items():
-        objects = manifests(kubectl("kustomize", str(folder / "overlays" / name)))
-        assert [fault for manifest in objects for fault in every_fault(manifest, NEWEST)] == []
-        texts = [text for file, text in rendered.files.items() if file.endswith(".yaml")]
-        assert by_kind(objects) == by_kind([m for text in texts for m in manifests(text)])
-
-
-def by_kind(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    return {manifest["kind"]: manifest for manifest in objects}
+        objects = built(folder / "overlays" / name)
+        assert [fault for m in objects.values() for fault in every_fault(m, NEWEST)] == []
+        texts = (text for file, text in rendered.files.items() if file.endswith(".yaml"))
+        assert objects == rendered_objects(*texts)
 
 
 @needs_crds
