@@ -5,11 +5,10 @@ Pure, and without YAML: render.py and templates/k8s/ write it.
 
 from __future__ import annotations
 
-import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
-from orchestrator import __version__
 from orchestrator.errors import UserError
+from orchestrator.node_command import INDEX, PORT_NAMES, port, process, roles
 from orchestrator.plan import LaunchPlan
 from orchestrator.queues import (
     Gang,
@@ -23,47 +22,17 @@ from orchestrator.volumes import quantity, volumes
 
 Pairs = list[tuple[str, Any]]
 
-CONFIG_FOLDER = "/orchestrate"
 # Kubernetes API reference, ConfigMap: "data ... cannot exceed 1MiB", keys and all.
 CONFIG_LIMIT_BYTES = 2**20
-# Of kubeflow.org/v1 PyTorchJob, which wants a port of this name; the others take the same number.
-PORT, PORT_NAMES = 23456, {"pytorchjob": "pytorchjob-port"}
 CONTAINERS = {"pytorchjob": "pytorch"}
-# On the nodes' own network runs share the ports: below the ephemeral range of Linux (ip(7)).
-HOST_PORTS = range(20000, 32000)
 # What a node needs after timeouts.shutdown: kills, the agreement on the end, the rest of the logs.
 AFTER_SHUTDOWN_S = 60
-REPEATABLE_FROM = 128  # codes that all kinds start again; PyTorchJob's ExitCode draws this line
 MAX_INT32 = 2**31 - 1
 RUN_LABEL = "orchestrate.dev/run"
 HASH_ANNOTATION = "orchestrate.dev/content-hash"
 NO_ISTIO = {"sidecar.istio.io/inject": "false"}  # a sidecar would outlive the run
-# The image's file system is read-only and its user may have no entry in passwd.
-OWN_VARIABLES = {"HOME": "/tmp", "USER": "orchestrate"}
 
 
-class Rank(NamedTuple):
-    """How a node knows its number.
-
-    Args:
-        field: the field of its pod that says it; None for node 0, which needs none.
-        offset: what is added to it.
-    """
-
-    field: str | None
-    offset: int = 0
-
-
-class Role(NamedTuple):
-    """A kind of pods of a PyTorchJob."""
-
-    name: str
-    replicas: int
-    rank: Rank
-
-
-INDEX = Rank("metadata.annotations['batch.kubernetes.io/job-completion-index']")
-REPLICA = "metadata.labels['training.kubeflow.org/replica-index']"
 # Kubeflow Trainer, manifests of its runtimes: for its command line and SDK.
 RUNTIME_LABELS = {"trainer.kubeflow.org/framework": "torch"}
 
@@ -82,14 +51,14 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
     return {
         "config": config,
         "container": CONTAINERS.get(plan.target, "node"),
-        "port": _port(plan),
+        "port": port(plan),
         "port_name": PORT_NAMES.get(plan.target, "orchestrate"),
         "rank": INDEX,
         "roles": roles(plan),
         "gang": gang(plan),
         **_metadata(plan, content_hash),
         **_limits(plan),
-        **_process(plan, content_hash),
+        **process(plan, content_hash),
         **_placement(plan),
         **_security(plan),
         "volumes": volumes(plan),
@@ -105,12 +74,6 @@ def _check_size(config: dict[str, str]) -> None:
             f"{CONFIG_LIMIT_BYTES}; the largest part is {largest}. Keep long lists and texts of "
             "the job file in a file on a volume of the pods, and name that file."
         )
-
-
-def _port(plan: LaunchPlan) -> int:
-    if not plan.kubernetes.host_network:
-        return PORT
-    return HOST_PORTS[zlib.crc32(plan.name.encode()) % len(HOST_PORTS)]
 
 
 def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
@@ -147,93 +110,6 @@ def _limits(plan: LaunchPlan) -> dict[str, Any]:
         "backoff_limit": min((starts + 1) * plan.num_nodes, MAX_INT32),
         "max_restarts": min(starts, MAX_INT32),
     }
-
-
-def _process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
-    """What the container runs, with which variables."""
-    kubernetes = plan.kubernetes
-    command = ["orchestrate-node"]
-    if kubernetes.launcher_from == "config-map":
-        command = [kubernetes.python, f"{CONFIG_FOLDER}/node.py"]
-    variables = {**OWN_VARIABLES, **dict(plan.env)}
-    return {
-        "image": kubernetes.image or f"orchestrate-trainer:{__version__}",
-        "command": [_kept(word) for word in command],
-        "arguments": lambda rank: arguments(plan, rank, content_hash),
-        "variables": [(name, _kept(value)) for name, value in sorted(variables.items())],
-        "secret_variables": sorted(kubernetes.secret_env.items()),
-    }
-
-
-def _kept(text: str) -> str:
-    """`text` as the kubelet leaves it: `$(NAME)` becomes a variable's value otherwise, and `$$` one
-    dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
-    return text.replace("$", "$$")
-
-
-def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
-    """Return the arguments of node.py in a pod.
-
-    Args:
-        rank: how the node knows its number.
-        content_hash: of everything rendered; a part of the attempt's id.
-    """
-    run_dir = f"{plan.runs_root.rstrip('/')}/{plan.name}"
-    words = [
-        *("--run-dir", _kept(run_dir), "--make-run-dir"),
-        *("--workdir", _kept(plan.kubernetes.workdir)),
-        *_nodes(plan, rank),
-        *("--head", head(plan), "--address", "$(ORCHESTRATE_POD_IP)"),
-        *("--port", _port(plan), "--id", f"{plan.name}-{content_hash[:8]}"),
-        *("--start-timeout-s", plan.start_timeout_s),
-        *("--shutdown-timeout-s", plan.shutdown_timeout_s),
-        *("--echo", "--repeat-codes-from", REPEATABLE_FROM),
-        *_budgets(plan),
-        *("--entry", "trainer.entry", "--", "--config", f"{CONFIG_FOLDER}/trainer.json"),
-    ]
-    return [str(word) for word in words]
-
-
-def head(plan: LaunchPlan) -> str:
-    """Return the name by which the other nodes meet node 0."""
-    if plan.target == "job":
-        return f"{plan.name}-0.{plan.name}"
-    if plan.target == "pytorchjob":
-        return f"{plan.name}-{'worker' if plan.is_elastic else 'master'}-0"
-    return f"{plan.name}-node-0-0.{plan.name}"  # a TrainJob makes a JobSet of its own name
-
-
-def roles(plan: LaunchPlan) -> list[Role]:
-    """Return the kinds of pods of a PyTorchJob."""
-    if plan.is_elastic:
-        return [Role("Worker", plan.num_nodes, Rank(REPLICA))]
-    master = Role("Master", 1, Rank(None))
-    if plan.num_nodes == 1:
-        return [master]
-    return [master, Role("Worker", plan.num_nodes - 1, Rank(REPLICA, offset=1))]
-
-
-def _nodes(plan: LaunchPlan, rank: Rank) -> list[object]:
-    words: list[object] = ["--nnodes", plan.num_nodes]
-    if plan.is_elastic:
-        words += ["--sizes", ",".join(map(str, plan.node_sizes))]
-        words += ["--join-grace-s", plan.join_grace_s]
-    words += ["--node-rank-from", "ORCHESTRATE_NODE_RANK"]
-    if rank.offset:
-        words += ["--node-rank-offset", rank.offset]
-    words += ["--nproc-per-node", plan.ranks_per_node]
-    if plan.gpus_per_node:
-        words += ["--gpus-per-node", plan.gpus_per_node]
-    return words
-
-
-def _budgets(plan: LaunchPlan) -> list[object]:
-    words: list[object] = ["--failures", plan.failures, "--requeues", plan.requeues]
-    if plan.deadline_s is not None:
-        words += ["--deadline-s", plan.deadline_s]
-    if plan.time_limit_s is not None:
-        words += ["--time-limit-s", plan.time_limit_s]
-    return words
 
 
 def _placement(plan: LaunchPlan) -> dict[str, Any]:

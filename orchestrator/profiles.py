@@ -85,6 +85,11 @@ class ClusterProfile(Part):
     )
     document: Annotated[Document | None, _AsItIs] = Field(default=None, exclude=True, repr=False)
 
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether an API server starts the job, and its folders lie in the pods."""
+        return self.target in KUBERNETES_TARGETS
+
     def mtbf_s(self, num_nodes: int) -> float:
         """Mean time in seconds between failures of any of `num_nodes` nodes."""
         return self.mean_time_between_failures / num_nodes

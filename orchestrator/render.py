@@ -6,6 +6,7 @@ of jinja2.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shlex
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import jinja2
 
 from orchestrator.directives import directives
-from orchestrator.errors import UserError
 from orchestrator.manifests import manifest_values
 from orchestrator.plan import LaunchPlan
 from orchestrator.queues import needs_pod_group
@@ -38,14 +38,8 @@ def render(plan: LaunchPlan) -> Rendered:
     """Return the files that start `plan` on its target.
 
     Raises:
-        UserError: the target has no renderer.
+        UserError: what the pods are to read does not fit into a ConfigMap.
     """
-    if plan.target not in _RENDERERS:
-        raise UserError(
-            f"target {plan.target}: not supported yet. Targets of this release: "
-            f"{', '.join(sorted(_RENDERERS))}. "
-            "Choose a cluster with one of them by --cluster or --target."
-        )
     rendered = _RENDERERS[plan.target](plan)
     return Rendered(plan.name, plan.target, dict(sorted(rendered.items())))
 
@@ -140,6 +134,12 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
+    return _environment().get_template(name).render(plan=plan, **vars(plan), **more)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """The templates, each compiled once: the manifests of a run are rendered twice."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_template_folder()),
         undefined=jinja2.StrictUndefined,
@@ -152,7 +152,7 @@ def _template(name: str, plan: LaunchPlan, **more: object) -> str:
     environment.filters["directive"] = _directive
     environment.filters["comment"] = _one_line
     environment.filters["yaml"] = _yaml
-    return environment.get_template(name).render(plan=plan, **vars(plan), **more)
+    return environment
 
 
 def _directive(value: str) -> str:

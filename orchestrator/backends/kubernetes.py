@@ -6,10 +6,12 @@ run folder lies on a volume of the pods.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,8 @@ class KubernetesBackend:
 
     def for_site(self, facts: Mapping[str, Any]) -> KubernetesBackend:
         """The same in the context and namespace that a profile's `kubernetes` gives."""
-        return replace(
-            self,
-            cluster=Cluster(context=facts.get("context"), wanted_namespace=facts.get("namespace")),
-        )
+        place = facts.get("context"), facts.get("namespace"), os.environ.get("KUBECONFIG")
+        return replace(self, cluster=_cluster(*place))
 
     def submit(
         self,
@@ -221,6 +221,12 @@ class KubernetesBackend:
         from orchestrator.backends.kubernetes_store import store_of
 
         return store_of(self.cluster, self.target, handle)
+
+
+@lru_cache
+def _cluster(context: str | None, namespace: str | None, kubeconfig: str | None) -> Cluster:
+    """One for all questions of a command: a plug-in that gives credentials may take seconds."""
+    return Cluster(context=context, wanted_namespace=namespace)
 
 
 def _refuse(name: str, *, fresh: bool, after: Sequence[After]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends.base import RenderedFiles
 from orchestrator.backends.kubernetes_client import Cluster, kind_of
-from orchestrator.backends.kubernetes_errors import AlreadyThere
+from orchestrator.backends.kubernetes_errors import AlreadyThere, Conflict
 from orchestrator.backends.kubernetes_kinds import (
     BY_NAME,
     CONFIG_MAP,
@@ -24,7 +25,9 @@ from orchestrator.backends.kubernetes_kinds import (
     TRAINJOB,
     Object,
     Target,
+    is_owned,
     metadata,
+    uid_of,
 )
 from orchestrator.errors import BackendError
 from orchestrator.source import plain
@@ -91,44 +94,45 @@ class Order:
     def adopt(self, live: Object) -> None:
         """Let the run's object own the others: who deletes it then deletes all."""
         owner = {"apiVersion": self.main["apiVersion"], "kind": self.main["kind"],
-                 "name": self.name, "uid": live["metadata"]["uid"]}  # fmt: skip
+                 "name": self.name, "uid": uid_of(live)}  # fmt: skip
         for thing in self.others:
-            if not self._is_owned(thing, owner["uid"]):
+            there = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
+            if there is None or not is_owned(there, owner["uid"]):
                 about = {**thing["metadata"], "ownerReferences": [owner]}
                 self.cluster.apply({**thing, "metadata": about})
-
-    def _is_owned(self, thing: Object, uid: str) -> bool:
-        live = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
-        owners = (live or {}).get("metadata", {}).get("ownerReferences") or ()
-        return any(owner.get("uid") == uid for owner in owners)
 
     def remove(self, live: Object) -> None:
         """Delete the run's object, what it owns and its pods; they are gone afterwards.
 
-        Raises BackendError if they stay.
+        What another submit makes meanwhile is left alone. Raises BackendError if they stay.
         """
         pods = pods_of(self.cluster, self.name)
-        self.cluster.delete(self.target.kind, self.name, uid=live["metadata"]["uid"])
-        for thing in self.others:
-            self.cluster.delete(kind_of(thing), thing["metadata"]["name"])
-        limit_s = grace_s(pods) + LEAVE_GRACE_S
-        deadline, left = time.monotonic() + limit_s, self._left()
+        parts = [self.cluster.find(kind_of(t), t["metadata"]["name"]) for t in self.others]
+        old = [live, *(part for part in parts if part and is_owned(part, uid_of(live)))]
+        for thing in old:
+            with suppress(Conflict):  # another one has this name by now
+                self.cluster.delete(kind_of(thing), self.name, uid=uid_of(thing))
+        self._await_gone([*old, *pods], grace_s(pods) + LEAVE_GRACE_S)
+
+    def _await_gone(self, things: Sequence[Object], limit_s: float) -> None:
+        deadline, left = time.monotonic() + limit_s, list(things)
         for pause_s in pauses_s():
+            left = [thing for thing in left if self._is_there(thing)]
             if not left:
                 return
             if time.monotonic() > deadline:
                 break
             time.sleep(pause_s)
-            left = self._left()
-        raise BackendError(f"{self.cluster.label}: after {limit_s:g} s still there: "
-                           f"{', '.join(left)}. Does its controller run? A finalizer of one that "
-                           "is gone keeps an object: `kubectl describe` shows it.")  # fmt: skip
+        names = ", ".join(f"{kind_of(t).resource} {t['metadata']['name']}" for t in left)
+        raise BackendError(
+            f"{self.cluster.label}: after {limit_s:g} s still there: {names}. Does its controller "
+            "run? A finalizer of one that is gone keeps an object: `kubectl describe` shows it."
+        )
 
-    def _left(self) -> list[str]:
-        things = [(kind_of(thing), thing["metadata"]["name"]) for thing in self.objects]
-        left = [f"{k.resource} {name}" for k, name in things if self.cluster.find(k, name)]
-        pods = pods_of(self.cluster, self.name)
-        return left + [f"pod {pod['metadata']['name']}" for pod in pods if is_alive(pod)]
+    def _is_there(self, thing: Object) -> bool:
+        """Whether this very object is there; a pod that has ended takes nobody's place."""
+        live = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
+        return live is not None and uid_of(live) == uid_of(thing) and is_alive(live)
 
     def _claim(self) -> None:
         """Make the run's ConfigMap, still empty, with the hash: only one submit can."""
@@ -151,7 +155,7 @@ class Order:
         if metadata(live, "annotations").get(HASH_ANNOTATION) == self.hash:
             return False
         self._refuse_rival(live)
-        self.cluster.delete(CONFIG_MAP, self.name, uid=live["metadata"]["uid"])
+        self.cluster.delete(CONFIG_MAP, self.name, uid=uid_of(live))
         return True
 
     def _refuse_rival(self, claim: Object) -> None:
@@ -160,6 +164,8 @@ class Order:
         for owner in owners:
             kind = BY_NAME.get((owner["apiVersion"], owner["kind"]))
             if kind and self.cluster.find(kind, owner["name"]):
+                if kind == self.target.kind:
+                    raise BackendError(f"{self.name} has just been submitted by somebody else")
                 raise BackendError(
                     f"{self.cluster.label}: {self.name} is there as a {kind.name}: choose the "
                     f"cluster profile for it, or another name, or `kubectl delete {kind.resource} "
@@ -217,7 +223,8 @@ def check_ours(cluster: Cluster, live: Object, name: str) -> None:
 
 def pods_of(cluster: Cluster, run: str) -> list[dict[str, Any]]:
     """All pods of a run."""
-    return cluster.objects(POD, f"{RUN_LABEL}={run}")
+    found = cluster.objects(POD, f"{RUN_LABEL}={run}")
+    return [{**pod, "apiVersion": "v1", "kind": "Pod"} for pod in found]
 
 
 def is_alive(pod: Object) -> bool:

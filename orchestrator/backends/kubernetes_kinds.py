@@ -146,6 +146,17 @@ def metadata(thing: Object, part: str) -> Mapping[str, str]:
     return thing.get("metadata", {}).get(part) or {}
 
 
+def uid_of(thing: Object) -> str:
+    """Which of all objects it is, also of those that have had its name."""
+    return str(thing["metadata"]["uid"])
+
+
+def is_owned(thing: Object, uid: str) -> bool:
+    """Whether the object with this uid owns it."""
+    owners = thing["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == uid for owner in owners)
+
+
 TARGETS = {
     target.name: target
     for target in (

@@ -19,7 +19,7 @@ from orchestrator.backends.kubernetes_kinds import (
     Target,
     metadata,
 )
-from orchestrator.backends.kubernetes_queues import is_queued, owned_by, workloads
+from orchestrator.backends.kubernetes_queues import is_queued, workload_of, workloads
 from orchestrator.backends.kubernetes_status import Seen, status_of, unanswered
 from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
@@ -49,7 +49,7 @@ def _look(cluster: Cluster, target: Target, runs: Sequence[str]) -> list[Seen]:
         replace(
             one,
             events=events,
-            workload=owned_by(waiting, one.live) if one.live else None,
+            workload=workload_of(waiting, one.live) if one.live else None,
             log=_end_of_log(cluster, one) if len(runs) <= LOGS_LIMIT else b"",
         )
         for one in seen

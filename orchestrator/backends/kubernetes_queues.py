@@ -7,7 +7,14 @@ from typing import Any
 
 from orchestrator.backends.kubernetes_client import Cluster, kind_of
 from orchestrator.backends.kubernetes_errors import MissingKind
-from orchestrator.backends.kubernetes_kinds import NEW_WORKLOAD, WORKLOAD, Object, metadata
+from orchestrator.backends.kubernetes_kinds import (
+    NEW_WORKLOAD,
+    WORKLOAD,
+    Object,
+    is_owned,
+    metadata,
+    uid_of,
+)
 from orchestrator.errors import BackendError
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue documentation, "Labels and Annotations"
@@ -30,14 +37,9 @@ def workloads(cluster: Cluster) -> list[dict[str, Any]]:
     return []
 
 
-def owned_by(things: Sequence[dict[str, Any]], live: Object) -> dict[str, Any] | None:
-    """The first of the objects that `live` owns."""
-    uid = live["metadata"].get("uid")
-    for thing in things:
-        owners = thing["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == uid for owner in owners):
-            return thing
-    return None
+def workload_of(found: Sequence[dict[str, Any]], live: Object) -> dict[str, Any] | None:
+    """The one of the Workloads that stands for an object."""
+    return next((one for one in found if is_owned(one, uid_of(live))), None)
 
 
 def deactivate(cluster: Cluster, live: Object) -> None:
@@ -45,7 +47,7 @@ def deactivate(cluster: Cluster, live: Object) -> None:
 
     Raises BackendError where that is refused: Kueue would then start the run again.
     """
-    workload = owned_by(workloads(cluster), live) if is_queued(live) else None
+    workload = workload_of(workloads(cluster), live) if is_queued(live) else None
     if workload is None:
         return
     name = workload["metadata"]["name"]

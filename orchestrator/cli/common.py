@@ -162,7 +162,7 @@ def find_run(run: str, profile: ClusterProfile) -> Handle:
     sweep, or the path of a run folder."""
     is_name = "/" not in run or re.fullmatch(ELEMENT, run)
     folder = runs_root(profile) / run if is_name else Path(run)
-    if profile.ssh is not None:  # the folder is not here: the backend looks
+    if profile.ssh is not None or profile.is_kubernetes:  # not here: the backend looks
         return backend_of(profile).handle(folder)
     folder = home_expanded(str(folder))
     if not _may_be_file(folder / "receipt.json"):
@@ -183,8 +183,10 @@ def _may_be_file(path: Path) -> bool:
 
 def runs_root(profile: ClusterProfile) -> Path:
     """The folder of all runs; a relative one lies in the working folder."""
-    # On another machine `~` is another folder: the backend expands it there.
-    return Path(profile.runs_root) if profile.ssh else home_expanded(profile.runs_root)
+    if profile.ssh is not None or profile.is_kubernetes:
+        # On another machine `~` is another folder: the backend expands it there.
+        return Path(profile.runs_root)
+    return home_expanded(profile.runs_root)
 
 
 def home_expanded(path: str) -> Path:
@@ -196,9 +198,27 @@ def home_expanded(path: str) -> Path:
 
 
 def backend_of(profile: ClusterProfile) -> Backend:
+    """The backend of a cluster, at its place."""
     from orchestrator.backends import load_backend
+    from orchestrator.backends.base import SiteBackend
 
-    return load_backend(profile.target, profile.ssh)
+    backend = load_backend(profile.target, profile.ssh)
+    return backend.for_site(profile.kubernetes) if isinstance(backend, SiteBackend) else backend
+
+
+def backend_for(loaded: Loaded) -> Backend:
+    """The backend for a job. Raises UserError where the job names another place than the profile:
+    the other commands, which read no job file, would not find its run."""
+    facts = loaded.profile.kubernetes
+    for key in ("context", "namespace"):
+        wanted = getattr(loaded.resolved.spec.kubernetes, key)
+        if loaded.profile.is_kubernetes and wanted != facts.get(key):
+            raise UserError(
+                f"kubernetes.{key}: the job wants {wanted}, and the profile "
+                f"{loaded.profile.name}, by which status, logs and cancel look for the run, has "
+                f"{facts.get(key)}. Write it into the profile ({loaded.profile.file})."
+            )
+    return backend_of(loaded.profile)
 
 
 def statuses_of(backend: Backend, handles: Sequence[Handle]) -> list[Status]:

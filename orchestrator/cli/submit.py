@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.common import (
-    backend_of,
+    backend_for,
     cluster_options,
     job_argument,
     load_job,
@@ -76,7 +76,7 @@ def command(
     if dry_run:
         say_data(listing(rendered.files))
         return
-    backend = backend_of(loaded.profile)
+    backend = backend_for(loaded)
     submission = backend.submit(
         rendered,
         runs_root=runs_root(loaded.profile),

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.common import (
     Loaded,
-    backend_of,
+    backend_for,
     cluster_options,
     faults_as_json,
     job_argument,
@@ -70,4 +70,4 @@ def command(
 def _ask_scheduler(loaded: Loaded, plan: LaunchPlan) -> str:
     from orchestrator.render import render
 
-    return backend_of(loaded.profile).online_check(render(plan))
+    return backend_for(loaded).online_check(render(plan))

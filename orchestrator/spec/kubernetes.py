@@ -192,7 +192,8 @@ class Kubernetes(Part):
         "that has the trainer and no launcher of this version.",
     )
     python: Program = Field(
-        default="python3", description="Python of the image that starts node.py and the trainer."
+        default="python3",
+        description="Python that starts node.py and the trainer, with launcher_from: config-map.",
     )
     workdir: AbsolutePath = Field(
         default="/workspace",

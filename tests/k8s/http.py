@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             raise ApiError(401, "Unauthorized")
         url = urlsplit(self.path)
         self.query = {key: values[-1] for key, values in parse_qs(url.query, True).items()}
-        found = discovery.answer(url.path, self.api.store.resources)
+        found = discovery.answer(url.path.rstrip("/"), self.api.store.resources)
         if found is not None:
             return self._send(200, found)
         resource, self.namespace, self.name, sub = self._route(url.path)

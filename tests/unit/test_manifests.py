@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from objects import (
 from orchestrator.errors import UserError
 from orchestrator.manifests import CONFIG_LIMIT_BYTES, manifest_values
 from orchestrator.render import NODE_PY, render
+from trainer import node
 
 LIMITED = job(
     resources={"time_limit": "8h"},
@@ -208,6 +210,25 @@ def test_the_arguments_are_a_list_and_the_launcher_the_first_process(target: str
     for template in pods(target):
         assert container(template)["command"] == ["orchestrate-node"]
         assert all(isinstance(word, str) for word in container(template)["args"])
+
+
+@every_kind
+@pytest.mark.parametrize("given", [LIMITED, ELASTIC], ids=["limited", "elastic"])
+def test_the_launcher_takes_the_arguments(
+    target: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the pod of the highest number gives them."""
+    plan = plan_of(target, given, workdir=str(tmp_path))
+    template = templates(objects_of(replace(plan, runs_root=str(tmp_path))))[-1]
+    last = 2 - int(option(template, "--node-rank-offset") or 0)
+    monkeypatch.setenv("ORCHESTRATE_NODE_RANK", str(last))
+    words = [
+        word.replace("$(ORCHESTRATE_POD_IP)", "10.0.0.7") for word in container(template)["args"]
+    ]
+    args = node.parse(words)
+    assert (args.node_rank, args.nnodes, args.nproc, args.address) == (2, 3, 2, "10.0.0.7")
+    assert args.program[-2:] == ["--config", "/orchestrate/trainer.json"]
+    assert (tmp_path / "run").is_dir()
 
 
 @every_kind
