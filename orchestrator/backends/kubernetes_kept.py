@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from orchestrator import contract
 from orchestrator.backends.kubernetes_client import Cluster
@@ -20,6 +22,9 @@ from orchestrator.backends.kubernetes_said import BEGUN, ENDED, metrics_lines
 from orchestrator.backends.runstore import READ_LIMIT_BYTES, inside
 from orchestrator.errors import BackendError
 
+# So old may be what was read, and so much is read at once.
+FRESH_S = 2.0
+ALL_BYTES = 256 * 1024 * 1024
 RANK = re.compile(rb"\[rank (\d+) [^\]\s]*\] ?")
 
 
@@ -37,33 +42,58 @@ class KeptLogs:
     target: Target
     run: str
     _ended: dict[str, bytes] = field(default_factory=dict, repr=False)  # logs that stay, by uid
+    _files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    _good_until: float = field(default=0.0, repr=False)
 
-    def files(self) -> dict[str, bytes]:
-        """Contents by path in the run folder.
+    def file(self, path: str) -> bytes | None:
+        """The content of a file of the run folder; None if there is none, or nobody tells it.
 
         Raises BackendError if the API server gives no answer.
         """
-        pods = self.cluster.objects(POD, f"{RUN_LABEL}={self.run}")
-        rows = sorted(
-            ((pod_facts(self.target, pod), self._log(pod)) for pod in pods),
-            key=lambda row: (row[0].created, row[0].node or 0),
-        )
-        return {**rebuilt(rows), **self._rendered()}
+        if path.startswith(f"{contract.RENDERED_DIR}/"):
+            return self._rendered().get(path)
+        if path == contract.METRICS_FILE:
+            heads = [pod for pod in self.pods() if self.target.node_rank(pod) == 0]
+            return rebuilt(self._rows(heads)).get(path)
+        return self.files().get(path)
 
-    def _log(self, pod: Object) -> bytes:
+    def files(self) -> dict[str, bytes]:
+        """All contents by path in the run folder; they may be a few seconds old.
+
+        Raises BackendError if the API server gives no answer.
+        """
+        begun = time.monotonic()
+        if begun >= self._good_until:
+            self._files = {**rebuilt(self._rows(self.pods())), **self._rendered()}
+            spent_s = time.monotonic() - begun
+            self._good_until = time.monotonic() + max(FRESH_S, spent_s)
+        return self._files
+
+    def pods(self) -> list[Object]:
+        """All pods of the run that are still there."""
+        return list(self.cluster.objects(POD, f"{RUN_LABEL}={self.run}"))
+
+    def _rows(self, pods: Sequence[Object]) -> list[tuple[PodFacts, bytes]]:
+        """Facts and logs, the oldest pod first."""
+        limit_bytes = min(READ_LIMIT_BYTES, ALL_BYTES // max(1, len(pods)))
+        rows = ((pod_facts(self.target, pod), self._log(pod, limit_bytes)) for pod in pods)
+        return sorted(rows, key=lambda row: (row[0].created, row[0].node or 0))
+
+    def _log(self, pod: Object, limit_bytes: int) -> bytes:
         """What a pod has printed; empty where that cannot be read (yet)."""
         metadata = pod["metadata"]
-        if metadata["uid"] in self._ended:
-            return self._ended[metadata["uid"]]
-        path = f"{POD.path(self.cluster.namespace, metadata['name'])}/log"
-        query = [("container", self.target.container), ("limitBytes", str(READ_LIMIT_BYTES))]
-        asked = self.cluster.asked("get", POD, f"{metadata['name']} (log)")
+        uid, name = str(metadata.get("uid", "")), str(metadata["name"])
+        if uid in self._ended:
+            return self._ended[uid]
+        path = f"{POD.path(self.cluster.namespace, name)}/log"
+        query = [("container", self.target.container), ("limitBytes", str(limit_bytes))]
+        asked = self.cluster.asked("get", POD, f"{name} (log)")
         try:
             log = b"".join(line + b"\n" for line in self.cluster.lines(asked, path, query))
         except BackendError:  # it has not started, or its node is away
             return b""
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            self._ended[metadata["uid"]] = log
+            self._ended[uid] = log
         return log
 
     def _rendered(self) -> dict[str, bytes]:
@@ -127,3 +157,17 @@ def below(files: Iterable[str], folder: str) -> list[str]:
     split = (tuple(path.split("/")) for path in files)
     return sorted({path[len(parts)] for path in split if path[: len(parts)] == parts and
                    len(path) > len(parts)})  # fmt: skip
+
+
+def volume_words(pods: Iterable[Object], root: PurePosixPath) -> str:
+    """Where the folder `root` of the pods lies, as a message says it."""
+    for pod in pods:
+        spec = pod.get("spec", {})
+        mounts = [m for c in spec.get("containers") or () for m in c.get("volumeMounts") or ()]
+        paths = {str(m.get("mountPath")): m.get("name") for m in mounts}
+        name = next((paths[str(p)] for p in (root, *root.parents) if str(p) in paths), None)
+        for volume in spec.get("volumes") or ():
+            if volume.get("name") == name and name is not None:
+                claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+                return f"the claim {claim}" if claim else f"the pods' volume {name}"
+    return "a volume of the cluster (kubernetes.runs of the profile)"

@@ -20,6 +20,7 @@ from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
 
 STREAMS_LIMIT = 256
+TOO_MANY = b"[orchestrate] not followed: more logs are followed at once than is good"
 LINES_LIMIT = 10_000  # that wait to be shown; then the streams wait
 SILENCE_S = 60.0  # after so long a silence the connection is made anew
 TRIES = 5  # that fail at once, one after the other
@@ -169,6 +170,7 @@ class RunLogs:
     _lines: queue.Queue[tuple[Source, bytes]] = field(
         default_factory=lambda: queue.Queue(LINES_LIMIT), repr=False
     )
+    _left_out: list[Source] = field(default_factory=list, repr=False)
     _threads: list[threading.Thread] = field(default_factory=list, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, repr=False)
     _heads: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
@@ -207,10 +209,12 @@ class RunLogs:
         """Follow each log that is not yet followed, up to a limit."""
         for source in (s for pod in self._pods() for s in sources_of(self.target, pod)):
             key = (source.uid or source.pod, source.container, source.restarts)
-            alive = sum(thread.is_alive() for thread in self._threads)
-            if key in self._known or alive >= STREAMS_LIMIT:
+            if key in self._known:
                 continue
             self._known.add(key)
+            if sum(thread.is_alive() for thread in self._threads) >= STREAMS_LIMIT:
+                self._left_out.append(source)
+                continue
             # A daemon: nobody waits for one that listens to a silent container.
             thread = threading.Thread(target=self._pump, args=(source,), daemon=True)
             self._threads.append(thread)
@@ -237,6 +241,8 @@ class RunLogs:
             yield f"[orchestrate] {error}".encode()
 
     def _drained(self, wait_s: float = 0.0) -> Iterator[LogLine]:
+        while self._left_out:
+            yield from self._told(self._left_out.pop(0), iter([TOO_MANY]))
         try:
             while True:
                 source, text = self._lines.get(timeout=wait_s) if wait_s else self._lines.get(False)

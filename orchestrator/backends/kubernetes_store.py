@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from orchestrator.backends.base import Handle
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_exec import NoPod, PodShell
-from orchestrator.backends.kubernetes_kept import KeptLogs, below
+from orchestrator.backends.kubernetes_kept import KeptLogs, below, volume_words
 from orchestrator.backends.kubernetes_kinds import Target
 from orchestrator.backends.kubernetes_logs import RunLogs
 from orchestrator.backends.remote import SshRunStore
@@ -95,8 +95,7 @@ class PodRunStore:
 
     def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
         def kept() -> list[bytes]:
-            files = self._kept.files()
-            return [files.get(str(inside(path)), b"")[-limit_bytes:] for path in paths]
+            return [(self._kept.file(str(inside(p))) or b"")[-limit_bytes:] for p in paths]
 
         return self._either(lambda: list(self._volume.ends(paths, limit_bytes)), kept)
 
@@ -122,14 +121,14 @@ class PodRunStore:
         return self._volume.tail(path, offset)
 
     def _kept_tail(self, path: str, offset: int) -> bytes:
-        data = self._kept.files().get(str(inside(path)), b"")
+        data = self._kept.file(str(inside(path))) or b""
         return data[offset : offset + READ_LIMIT_BYTES]
 
     def _kept_file(self, path: str) -> bytes:
-        files = self._kept.files()
-        if str(inside(path)) not in files:
+        data = self._kept.file(str(inside(path)))
+        if data is None:
             raise BackendError(f"{self.root / path}: {self._out_of_reach('no pod runs')}")
-        return files[str(inside(path))]
+        return data
 
     def _either(self, on_volume: Callable[[], T], from_logs: Callable[[], T]) -> T:
         try:
@@ -145,10 +144,10 @@ class PodRunStore:
             raise BackendError(f"{self.root}: {self._out_of_reach(str(error))}") from None
 
     def _out_of_reach(self, why: str) -> str:
+        place = volume_words(self._kept.pods(), PurePosixPath(self.root))
         return (
-            f"{why}, and the folder lies on a volume of the cluster (kubernetes.runs of the "
-            "profile), which is read through a running pod of the run. Submit the run again, or "
-            "start a pod that mounts the volume and look there."
+            f"{why}, and the folder lies on {place}, which is read through a running pod of the "
+            "run. Submit the run again, or start a pod that mounts it and look there."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -136,15 +135,26 @@ def test_a_server_that_never_answers_is_given_up(server: ApiServer, logs: RunLog
     assert sum("/log" in request for request in server.requests) == kubernetes_logs.TRIES
 
 
-def test_a_slow_reader_holds_the_streams_back(
-    server: ApiServer, logs: RunLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_reader_holds_the_streams_back(server: ApiServer, logs: RunLogs) -> None:
     logs._lines.maxsize = 10
     server.create(running("job", 0))
     server.logs.write("demo-0", "\n".join(str(n) for n in range(100)))
     shown = collect(logs, [], 10)
     collect(logs, shown, 100)
     assert [line.rpartition(" ")[2] for line in shown] == list(map(str, range(100)))
+
+
+def test_what_is_not_followed_is_told(
+    server: ApiServer, logs: RunLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_logs, "STREAMS_LIMIT", 1)
+    for node in (0, 1):
+        server.create(running("job", node))
+        server.logs.write(f"demo-{node}", "a line")
+    shown = collect(logs, [], 2)
+    assert sorted(line.partition(" | ")[2][:30] for line in shown) == [
+        "[orchestrate] not followed: mo", "a line",
+    ]  # fmt: skip
 
 
 SECONDS = st.lists(st.integers(0, 5), max_size=40)
@@ -178,4 +188,3 @@ def test_threads_end_with_their_logs(server: ApiServer, logs: RunLogs) -> None:
     server.logs.end("demo-0")
     list(logs.rest())
     assert not [thread for thread in logs._threads if thread.is_alive()]
-    assert threading.active_count() >= 1

@@ -75,7 +75,15 @@ def test_without_a_pod_the_logs_tell_what_they_can(
 ) -> None:
     server.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "demo"},
                    "data": {"trainer.json": '{"steps": 3}'}})  # fmt: skip
-    server.create(finished("job", 0, 0))
+    head = finished("job", 0, 0)
+    claim = {"name": "runs", "persistentVolumeClaim": {"claimName": "shared"}}
+    head["spec"] |= {"volumes": [{"name": "tmp", "emptyDir": {}}, claim]}
+    mounts = [
+        {"name": "tmp", "mountPath": "/tmp/x"},
+        {"name": "runs", "mountPath": str(folder.parent)},
+    ]
+    head["spec"]["containers"][0] |= {"volumeMounts": mounts}
+    server.create(head)
     server.create(finished("job", 1, 0))
     server.logs.write("demo-0", LOG)
     server.logs.write("demo-1", "[rank 2 b] there\n[node] leaving with 0: done")
@@ -88,7 +96,7 @@ def test_without_a_pod_the_logs_tell_what_they_can(
     assert store.list("attempts") == ["1"]
     for ask in (lambda: store.files("checkpoints"), lambda: store.sha256(["a"]),
                 lambda: store.read("job.yaml"), lambda: store.write("a", b"")):  # fmt: skip
-        with pytest.raises(BackendError, match=r"the folder lies on a volume.*Submit the run aga"):
+        with pytest.raises(BackendError, match=r"lies on the claim shared, .*Submit the run aga"):
             ask()
 
 
