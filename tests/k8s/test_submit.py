@@ -11,11 +11,12 @@ from k8s.answers import ApiError
 from k8s.apiserver import ApiServer
 from k8s.site import CLUSTERS, Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
+from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import HASH_ANNOTATION, RUN_LABEL, TARGETS
 from orchestrator.cli.common import load_job
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, UserError
 from orchestrator.render import Rendered, render
 
 OTHERS = {
@@ -216,10 +217,10 @@ def test_an_object_that_does_not_go_is_told(site: Site, monkeypatch: pytest.Monk
 def test_fresh_and_after_are_refused_with_what_to_do(site: Site) -> None:
     code, text = site.run("submit", "job.yaml", "--fresh")
     assert (code, "Give the run another name" in text) == (2, True)
-    site.write_job("demo", "after: {other: afterok}\n")
-    code, text = site.run("submit", "job.yaml")
-    assert code == 2
-    assert "orchestrate wait other" in text
+    backend, after = KubernetesBackend(site.target, Cluster()), [After("afterok", "other")]
+    with pytest.raises(UserError, match="orchestrate wait other"):
+        backend.submit(_rendered(site, {}), runs_root=Path("/runs"), workdir=Path("/w"),
+                       job_text="", after=after)  # fmt: skip
     assert site.server.list("pytorchjobs") == []
 
 
