@@ -44,6 +44,7 @@ CASES = {
     "L27": "nodes with unequal numbers of GPUs",
     "L29": "an early failure keeps its nodes",
     "L30": "the image's variables win over the job's",
+    "L35": "a pod's name or its port is there later than the pod that needs it",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
@@ -80,7 +81,7 @@ CASES = {
 LATER = {
     "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
-    **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
+    **dict.fromkeys((f"L{n}" for n in range(32, 41) if n != 35), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }
