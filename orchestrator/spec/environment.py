@@ -29,13 +29,13 @@ SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)", re.IGNORE
 def _check(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    problems = [p for name, text in value.items() for p in _variable_problems(str(name), text)]
+    problems = [p for name, text in value.items() for p in variable_problems(str(name), text)]
     if problems:
         raise problems_error(problems)
     return value
 
 
-def _variable_problems(name: str, value: object) -> Iterator[Problem]:
+def variable_problems(name: str, value: object) -> Iterator[Problem]:
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII):
         yield Problem(
             (name,),

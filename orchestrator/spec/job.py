@@ -13,6 +13,7 @@ from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes import Kubernetes
+from orchestrator.spec.kubernetes_problems import kubernetes_problems
 from orchestrator.spec.launcher import launcher_problems
 from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
@@ -89,13 +90,13 @@ class JobSpec(Part):
     after: dict[AfterTarget, AfterKind] = Field(
         default_factory=dict,
         description="What the run waits for: a run's name or a job's id, and how that has to end "
-        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes: not "
-        "supported yet; this machine: refused.",
+        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes and "
+        "this machine: refused.",
     )
     sweep: Sweep | None = Field(
         default=None,
         description="Many runs from this file, which differ in some keys. Slurm: --array; "
-        "Kubernetes: not supported yet.",
+        "Kubernetes: refused.",
     )
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "
@@ -134,6 +135,7 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from sweep_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
     yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
+    yield from kubernetes_problems(spec)
 
 
 def _resource_problems(spec: JobSpec) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ GOOD: dict[str, Any] = {
 def test_every_key_is_described_for_both_schedulers_or_for_none() -> None:
     for info in fields():
         assert info.description.endswith((".", "!")), info.path
-        if info.path.partition(".")[0] == "slurm":
+        if info.path.partition(".")[0] in ("slurm", "kubernetes"):
             continue
         assert ("Slurm" in info.description) == ("Kubernetes" in info.description), info.path
     assert "--nodes" in find_field("resources.nodes").description
@@ -175,7 +175,9 @@ def _in_schema(schema: dict[str, Any], path: list[str]) -> dict[str, Any] | None
         for option in [part, *part.get("anyOf", [])]:
             if "$ref" in option:
                 part = schema["$defs"][option["$ref"].rpartition("/")[2]]
-        part = part.get("properties", {}).get(name)
+        below = part.get("additionalProperties") if name == "NAME" else part.get("items")
+        entry = below if name in ("NAME", "N") else None
+        part = entry or part.get("properties", {}).get(name)
     return part
 
 
