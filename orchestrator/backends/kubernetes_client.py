@@ -7,6 +7,7 @@ and none is kept in the folder of temporary files, where another user could have
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from orchestrator.backends import kubernetes_errors as errors
 from orchestrator.backends.kubernetes_errors import Answer, Asked, NotThere
 from orchestrator.backends.kubernetes_kinds import BY_NAME, MANAGER, Kind
 from orchestrator.backends.kubernetes_transport import Request, Transport
+from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
 
 PAGE_LENGTH = 500  # kubectl's own --chunk-size
 PAGES_LIMIT = 200
+AFTER_BREAK_S = 1.0  # a watch that breaks at once is not begun again at full speed
 
 
 @dataclass(kw_only=True)
@@ -102,6 +105,17 @@ class Cluster(Transport):
                 answer = Answer.of(int(status.get("code") or 500), json.dumps(status))
                 raise errors.refusal(asked, answer)
             yield event["type"], event["object"]
+
+    def await_change(self, kind: Kind, version: str, labels: str, timeout_s: float) -> None:
+        """Return at the next change of such objects after `version`, or after a time in seconds."""
+        try:
+            for type_, _ in self.watch(kind, version, labels, timeout_s=max(1.0, timeout_s)):
+                if type_ != "BOOKMARK":
+                    return
+        except errors.Gone:  # whoever waits lists them anew
+            return
+        except NoAnswer:
+            time.sleep(min(timeout_s, AFTER_BREAK_S))
 
     def apply(
         self, thing: Mapping[str, Any], *, dry_run: bool = False, force: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import CANCELLED_ANNOTATION, TARGETS
 from orchestrator.backends.kubernetes_queues import QUEUE_LABEL
 from orchestrator.errors import UserError
+from running import wait_until
 
 
 @pytest.fixture(params=sorted(TARGETS))
@@ -28,12 +30,16 @@ def site(server: ApiServer, tmp_path: Path, cli: Cli) -> Site:
 
 
 def obey(site: Site, pod: str) -> None:
-    """Let the pod go once the run is suspended, as an operator does."""
+    """Let the pod go as an operator does: after the run is suspended, when somebody watches."""
 
     def react(type_: str, thing: Json) -> None:
         is_main = thing["kind"] == site.target.kind.name
         if is_main and type_ == "MODIFIED" and site.target.is_suspended(thing):
-            site.server.delete("pods", pod)
+            threading.Thread(target=go).start()
+
+    def go() -> None:
+        wait_until(lambda: any("watch=true" in one for one in site.server.requests), "a watch")
+        site.server.delete("pods", pod)
 
     site.server.store.reactions.append(react)
 
@@ -68,6 +74,14 @@ def test_pods_that_stay_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -
     assert code == 1
     assert f"demo did not stop within 1.1 s: {pod} still run" in text
     assert site.target.is_suspended(site.main())  # what was asked for stays
+
+
+def test_a_watch_that_is_too_old_is_begun_anew(site: Site) -> None:
+    site.ok("submit", "job.yaml")
+    pod = site.pod()
+    obey(site, pod)
+    site.server.fail("watch=true", status=410)
+    assert "demo: CANCELLED" in site.ok("cancel", "demo")
 
 
 def test_now_kills_the_pods(site: Site) -> None:

@@ -203,6 +203,28 @@ def test_a_watch_from_too_long_ago(cluster: Cluster, server: ApiServer) -> None:
         list(cluster.watch(CONFIG_MAP, version, timeout_s=1))
 
 
+@pytest.mark.parametrize("fault", [{"drop": True}, {"cut_after_lines": 0}, {"status": 503}, {}])
+def test_a_change_is_awaited(cluster: Cluster, server: ApiServer, fault: dict[str, Any]) -> None:
+    """It may be heard of late, and what breaks a watch is no error: whoever waits looks again."""
+    cluster.apply(CONFIG)
+    _, version = cluster.snapshot(CONFIG_MAP, "run=a")
+    if fault:
+        server.fail("watch=true", times=9, **fault)
+    else:
+        cluster.apply({**CONFIG, "data": {"x": "2"}})
+    cluster.await_change(CONFIG_MAP, version, "run=a", 2)
+    assert any("watch=true" in request for request in server.requests)
+
+
+def test_a_change_from_too_long_ago_is_looked_for_again(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    cluster.apply(CONFIG)
+    _, version = cluster.snapshot(CONFIG_MAP)
+    server.store.compact()
+    cluster.await_change(CONFIG_MAP, version, "", 60)
+
+
 def test_many_objects_come_in_pages(
     cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
