@@ -13,10 +13,10 @@ from orchestrator.plan import LaunchPlan
 from orchestrator.queues import (
     Gang,
     gang,
+    group_annotations,
     object_labels,
     pod_annotations,
     pod_labels,
-    runtime_annotations,
 )
 from orchestrator.volumes import quantity, volumes
 
@@ -35,6 +35,8 @@ NO_ISTIO = {"sidecar.istio.io/inject": "false"}  # a sidecar would outlive the r
 
 # Kubeflow Trainer, manifests of its runtimes: for its command line and SDK.
 RUNTIME_LABELS = {"trainer.kubeflow.org/framework": "torch"}
+# Argo CD documentation, "Sync Phases and Waves": a TrainJob is refused while it has no runtime.
+RUNTIME_FIRST = {"argocd.argoproj.io/sync-wave": "-1"}
 
 
 def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def _check_size(config: dict[str, str]) -> None:
 
 
 def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
-    """Labels and annotations: of every object, of the main one, of the pods."""
+    """Labels and annotations of the objects and of the pods."""
     kubernetes = plan.kubernetes
     labels = {
         **kubernetes.labels,
@@ -93,7 +95,8 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
         "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
         "runtime_labels": {**labels, **RUNTIME_LABELS},
-        "runtime_annotations": runtime_annotations(plan),
+        "runtime_annotations": {**annotations, **RUNTIME_FIRST},
+        "group_annotations": group_annotations(plan),
     }
     return {name: sorted(pairs.items()) for name, pairs in found.items()}
 

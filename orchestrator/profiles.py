@@ -7,7 +7,6 @@ folder, the embedded profiles. Embedded profiles stay available under names that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,11 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from orchestrator.errors import Fault, FaultsError, UserError, quoted
+from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import Duration, KeyPath, Part, Problem, Text, duration
-from orchestrator.spec.kubernetes_problems import OWN_MOUNTS, collision
-from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS, profile_problems
 from orchestrator.spec.layers import profile_layers
 from orchestrator.spec.resolve import layer_problems, problems_of
 from orchestrator.spec.suggest import did_you_mean
@@ -31,9 +29,6 @@ EMBEDDED = "embedded profiles"
 
 # A host's alias or user@host; never an option of ssh.
 SSH_PATTERN = r"^[A-Za-z0-9_:][A-Za-z0-9_.:%@-]*$"
-# Of a volume's mountPath, kubernetes.io API reference, VolumeMount: no colon.
-RUNS_FOLDER = re.compile(r"/[^\x00-\x1f\x7f:]+")
-
 Target = Literal["local", "slurm", "pytorchjob", "trainjob", "jobset", "job"]
 
 
@@ -62,6 +57,10 @@ class ClusterProfile(Part):
         default=None,
         description="Folder there that relative paths of the job file are relative to; by default "
         "the job file's own folder, and with ssh the home folder. Kubernetes: kubernetes.workdir.",
+    )
+    policy: Text | None = Field(
+        default=None,
+        description="File with what the platform team allows there, relative to this file.",
     )
     description: str = Field(default="", description="One line for people.")
     # 6.5 failures in 1000 node-days on RSC-1, 16,000 GPUs: Kokolis et al., "Revisiting Reliability
@@ -253,11 +252,15 @@ def _profile(document: Document, name: str, entry: object) -> ClusterProfile | l
         profile = ClusterProfile.model_validate({**entry, "name": name, "document": document})
     except ValidationError as error:
         found = error.errors(include_url=False)
-        return [fault for one in found for fault in _entry_faults(document, path, one)]
+        return [
+            fault
+            for one in found
+            for fault in part_faults(document, path, one, ClusterProfile, "target: slurm")
+        ]
     layers = profile_layers(profile)
     faults = [layer.fault(p) for layer in layers for p in layer_problems(layer.data)]
     if profile.target in KUBERNETES_TARGETS:
-        faults += [_fault(document, path, problem) for problem in _kubernetes_problems(profile)]
+        faults += [_fault(document, path, problem) for problem in profile_problems(profile)]
     return faults or profile
 
 
@@ -265,34 +268,26 @@ def _fault(document: Document, path: KeyPath, problem: Problem) -> Fault:
     return document.fault((*path, *problem.path), problem.message, problem.fix, at=problem.at)
 
 
-def _kubernetes_problems(profile: ClusterProfile) -> Iterator[Problem]:
-    if not RUNS_FOLDER.fullmatch(profile.runs_root) or collision(profile.runs_root):
-        yield Problem(
-            ("runs_root",),
-            f"{quoted(profile.runs_root)} cannot be mounted in a pod: an absolute path without a "
-            f"colon, which hides none of {', '.join(OWN_MOUNTS)}",
-            "write it like runs_root: /runs; the volume kubernetes.runs is mounted there",
-        )
-    if profile.ssh is not None:
-        message = "a Kubernetes cluster is reached by its API server, from here"
-        yield Problem(("ssh",), message, "remove it, and see kubernetes.context", "key")
-    if profile.workdir is not None:
-        message = "a Kubernetes cluster has this as kubernetes.workdir"
-        yield Problem(("workdir",), message, "write it below kubernetes", "key")
-
-
 def _reserved(document: Document, path: KeyPath, key: str) -> Fault:
     return document.fault((*path, key), "unknown key", "the name is the key above; remove this")
 
 
-def _entry_faults(document: Document, path: KeyPath, error: ErrorDetails) -> list[Fault]:
-    """Return one of pydantic's errors in a profile as located faults."""
+def part_faults(
+    document: Document, path: KeyPath, error: ErrorDetails, part: type[Part], example: str
+) -> list[Fault]:
+    """Return one of pydantic's errors in a part of a file beside the job file as located faults.
+
+    Args:
+        path: of the part in the document.
+        part: what was to be read there; its own keys `name` and `document` are not the file's.
+        example: line for the key that is required.
+    """
     where: KeyPath = (*path, *error["loc"])
     if error["type"] == "extra_forbidden":
-        keys = [k for k in ClusterProfile.model_fields if k not in ("name", "document")]
+        keys = [k for k in part.model_fields if k not in ("name", "document")]
         close = did_you_mean(str(where[-1]), keys)
         fix = f'did you mean "{close[0]}"?' if close else f"the keys here are {', '.join(keys)}"
         return [document.fault(where, "unknown key", fix)]
     if error["type"] == "missing":
-        return [document.fault(where, "required, and not given", f"add `{where[-1]}: slurm`")]
+        return [document.fault(where, "required, and not given", f"add `{example}`")]
     return [_fault(document, path, problem) for problem in problems_of(error)]

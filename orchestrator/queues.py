@@ -88,7 +88,7 @@ def pod_annotations(plan: LaunchPlan) -> dict[str, str]:
     return annotations
 
 
-def runtime_annotations(plan: LaunchPlan) -> dict[str, str]:
+def group_annotations(plan: LaunchPlan) -> dict[str, str]:
     """Return what Kubeflow Trainer reads from a runtime's template for the group that it makes."""
     volcano = plan.kubernetes.volcano
     if volcano is None or volcano.queue is None:

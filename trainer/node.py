@@ -538,7 +538,8 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
     hello = {
         key: getattr(args, key) for key in ("id", "node_rank", "nnodes", "nproc", "gpus", "host")
     }
-    delay_s, last, others = 0.1, "no answer", OtherLife(args)
+    delay_s, last, said, others = 0.1, "no answer", "", OtherLife(args)
+    where = f"node 0 at {args.head} port {args.port}"
     while time.monotonic() < deadline:
         leave_if_done(args)
         signals.check()
@@ -553,9 +554,11 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
             last = "it closed the connection before the attempt had started"
         except OSError as error:
             last = str(error)
+        if args.repeat_codes_from and last != said:  # names of pods and their ports come late
+            said = last
+            say(f"waiting for {where}: {last}")
         time.sleep(delay_s)
         delay_s = min(2.0, delay_s * 1.5)
-    where = f"node 0 at {args.head} port {args.port}"
     raise Leave(EXIT_FAILED, f"no go from {where} within {args.start_timeout_s:g} s: {last}")
 
 
@@ -1488,14 +1491,14 @@ class LifeSign:
     """What node 0 shows of a running attempt to a node that waits for the next one."""
 
     def __init__(self, agent: Agent) -> None:
-        self.path, self.due = agent.dir / ALIVE_FILE, 0.0
-        if not agent.args.repeat_codes_from:
-            self.due = float("inf")
+        self.path = agent.dir / ALIVE_FILE
+        self.due = 0.0 if agent.args.repeat_codes_from else float("inf")
+        self.every_s = min(PULSE_S, agent.args.start_timeout_s / 4)
 
     def show(self) -> None:
         """Touches the file if it is time."""
         if time.monotonic() > self.due:
-            self.due = time.monotonic() + PULSE_S
+            self.due = time.monotonic() + self.every_s
             with contextlib.suppress(OSError):  # a full disk: at worst a node counts its wait
                 self.path.touch()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends.base import RenderedFiles
 from orchestrator.backends.kubernetes_client import Cluster, kind_of
-from orchestrator.backends.kubernetes_errors import AlreadyThere, Conflict
+from orchestrator.backends.kubernetes_errors import AlreadyThere, Conflict, Unchangeable
 from orchestrator.backends.kubernetes_kinds import (
     BY_NAME,
     CONFIG_MAP,
@@ -192,7 +192,8 @@ def dry_run(
     Nothing is changed. Raises BackendError where the server would refuse one.
 
     Args:
-        force: show also what other managers own.
+        force: show also what other managers own, and what would have to be made anew: the object
+            as it is rendered.
         as_new: a submit would first remove the run's object that is there: ask for the new one
             under another name, since most of the old one could not be changed.
     """
@@ -216,6 +217,10 @@ def _dry(
     live = order.cluster.find(kind_of(thing), thing["metadata"]["name"])
     try:
         return live, order.cluster.apply(thing, dry_run=True, force=force)
+    except Unchangeable:
+        if not force:
+            raise
+        return live, thing
     except BackendError as error:
         # Trainer's webhook looks for the runtime, which a dry run does not make.
         if "runtime" not in str(error).lower() or not _lacks_runtime(order, thing):

@@ -85,6 +85,10 @@ class NotThere(BackendError):
     """No such object."""
 
 
+class Unchangeable(BackendError):
+    """What differs cannot be changed in the object that is there."""
+
+
 class Conflict(BackendError):
     """The object has changed meanwhile, or other managers own what was to be changed."""
 
@@ -188,7 +192,7 @@ def _invalid(asked: Asked, answer: Answer) -> BackendError:
     words = [f"{c.get('field')}: {c.get('message')}" for c in answer.causes if c.get("field")]
     text = "; ".join(words) or answer.message
     if "immutable" in text:
-        return BackendError(
+        return Unchangeable(
             f"{asked}: what differs cannot be changed in an object that is there: {text}. Cancel "
             "the run and submit again: it is then made anew."
         )

@@ -43,10 +43,29 @@ def cluster_options(function: F) -> F:
     )(function)
 
 
+def clusters_options(function: F) -> F:
+    """--cluster, any number of times, and --clusters."""
+    function = click.option(
+        "--clusters", "clusters_file", metavar="FILE", help="File with the cluster profiles."
+    )(function)
+    return click.option(
+        "--cluster", "clusters", metavar="NAME", multiple=True,
+        help="Cluster profile to use; `local` where none is set. Repeatable for Kubernetes: an "
+        "overlay for each, on a base that is the first one's.",
+    )(function)  # fmt: skip
+
+
 def set_option(function: F) -> F:
     return click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE",
         help="Set a key over all else, for example --set train.steps=50. Repeatable.",
+    )(function)  # fmt: skip
+
+
+def policy_option(function: F) -> F:
+    return click.option(
+        "--policy", "policy_file", metavar="FILE",
+        help="A platform team's policy to keep to, beside the profile's and $ORCHESTRATE_POLICY's.",
     )(function)  # fmt: skip
 
 
@@ -58,10 +77,16 @@ class Loaded:
     resolved: ResolvedJob
     profile: ClusterProfile
     source: ProfileSource
+    policy_file: str | None = None
 
     def plan(self) -> LaunchPlan:
+        """Return the plan of the job. Raises FaultsError with what a policy does not allow."""
         from orchestrator.plan import make_plan
+        from orchestrator.policy import policy_files
+        from orchestrator.policy_check import check_policies
 
+        files = policy_files(self.profile, os.environ, self.policy_file, Path.cwd())
+        check_policies(files, self.resolved, self.profile)
         return make_plan(self.resolved.spec, self.profile, self.resolved.elements)
 
 
@@ -98,8 +123,12 @@ def load_job(
     *,
     target: str | None = None,
     expand_variables: bool = False,
+    policy_file: str | None = None,
 ) -> Loaded:
-    """Read and check the job file at `path`. Raises FaultsError with all faults at once."""
+    """Read and check the job file at `path`. Raises FaultsError with all faults at once.
+
+    Whether policies allow it is judged when the plan is made; `policy_file` is what --policy named.
+    """
     from orchestrator.source import read_document
     from orchestrator.spec import resolve_job
     from orchestrator.spec.kubernetes_target import target_notes
@@ -118,7 +147,7 @@ def load_job(
         resolved = resolve_job(expanded, profile, sets)
     for note in target_notes(resolved.spec, profile):
         say(f"note: {note}", err=True)
-    return Loaded(document, resolved, profile, source)
+    return Loaded(document, resolved, profile, source, policy_file)
 
 
 def _expand(document: Document) -> tuple[Document, tuple[Fault, ...]]:

@@ -15,6 +15,7 @@ from orchestrator.cli.common import (
     job_argument,
     json_option,
     load_job,
+    policy_option,
     print_json,
     say,
     say_cluster,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @job_argument
 @cluster_options
 @set_option
+@policy_option
 @click.option("--online", is_flag=True, help="Ask the scheduler too whether it would take it.")
 @json_option
 def command(
@@ -36,6 +38,7 @@ def command(
     cluster: str | None,
     clusters_file: str | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     online: bool,
     as_json: bool,
 ) -> None:
@@ -51,7 +54,7 @@ def command(
       orchestrate validate job.yaml --json | jq '.faults[].message'
     """
     with faults_as_json(as_json):
-        loaded = load_job(job, cluster, clusters_file, sets)
+        loaded = load_job(job, cluster, clusters_file, sets, policy_file=policy_file)
         plan = loaded.plan()
         answer = _ask_scheduler(loaded, plan) if online else None
     if as_json:

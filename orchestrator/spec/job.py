@@ -90,13 +90,13 @@ class JobSpec(Part):
     after: dict[AfterTarget, AfterKind] = Field(
         default_factory=dict,
         description="What the run waits for: a run's name or a job's id, and how that has to end "
-        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes: not "
-        "supported yet; this machine: refused.",
+        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes and "
+        "this machine: refused.",
     )
     sweep: Sweep | None = Field(
         default=None,
         description="Many runs from this file, which differ in some keys. Slurm: --array; "
-        "Kubernetes: not supported yet.",
+        "Kubernetes: refused.",
     )
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from orchestrator import __version__
 from orchestrator.spec.base import Duration, Part, Size, TypeWords, as_tuple, section
 from orchestrator.spec.kubernetes_maps import (
     Annotations,
@@ -201,7 +202,7 @@ class Kubernetes(Part):
     )
     labels: Labels = Field(default_factory=dict, description="Labels of all objects and pods.")
     annotations: Annotations = Field(
-        default_factory=dict, description="Annotations of the object and its pods."
+        default_factory=dict, description="Annotations of all objects and pods."
     )
     gpu_resource: ResourceName = Field(
         default="nvidia.com/gpu", description="Resource by which a pod asks for GPUs."
@@ -283,3 +284,8 @@ class Kubernetes(Part):
         description="How long a finished object stays (ttlSecondsAfterFinished); by default for "
         "ever. Not with GitOps, which would make it again.",
     )
+
+    @property
+    def image_name(self) -> str:
+        """The image of the pods, with the default filled in."""
+        return self.image or f"orchestrate-trainer:{__version__}"

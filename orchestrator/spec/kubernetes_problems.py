@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.spec.kubernetes import Kubernetes, Volume
 
 SOURCES = ("pvc", "host_path", "nfs", "csi", "secret", "config_map", "empty_dir")
+# kubernetes.io, "Annotations"; the launcher's own, of some 200 bytes, are of no account.
+MAX_ANNOTATIONS_BYTES = 255 * 1024
 # Where the launcher mounts something itself.
 OWN_MOUNTS = {
     "/orchestrate": "the run's configuration",
@@ -39,6 +41,10 @@ def _own_problems(kubernetes: Kubernetes) -> Iterator[Problem]:
     yield from _runs_problems(kubernetes.runs)
     yield from _volumes_problems(kubernetes)
     yield from _security_problems(kubernetes)
+    annotations = sum(len((k + v).encode()) for k, v in kubernetes.annotations.items())
+    if annotations > MAX_ANNOTATIONS_BYTES:
+        message = f"{annotations} bytes, and an object may have 256 KiB of them"
+        yield Problem(("annotations",), message, "put long texts in a file on a volume")
     if kubernetes.gpu_resource in kubernetes.extra_resources:
         yield Problem(
             ("extra_resources", kubernetes.gpu_resource),
@@ -83,7 +89,7 @@ def _source_problems(volume: Volume, *, required: bool) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{given[0]} is given too, and a volume comes from one place",
-            "remove one of them",
+            f"remove one of them, or write {given[0]}: null over what another layer gives",
             "key",
             involves=((given[0],),),
         )

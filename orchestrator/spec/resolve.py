@@ -58,6 +58,7 @@ class ResolvedJob(NamedTuple):
         spec: the job.
         origins: for the path of each value; a list is one value, a map has one for each key.
         document: the job file.
+        merged: all layers in one, for the place of a value.
         variables: a fault for each value that still holds a variable such as `${NAME}`, because
             the document has not been expanded; `render` refuses these. Values that `--set` or
             another layer replaces do not count.
@@ -67,8 +68,16 @@ class ResolvedJob(NamedTuple):
     spec: JobSpec
     origins: Mapping[KeyPath, Origin]
     document: Document
+    merged: Merged
     variables: tuple[Fault, ...] = ()
     elements: tuple[Element, ...] = ()
+
+    def fault(self, problem: Problem) -> Fault:
+        """Return a problem of the whole at the place that gave the value, else in the job file."""
+        owner = self.merged.owner(problem.path)
+        if owner is None:
+            return self.document.fault(problem.path, problem.message, problem.fix, at=problem.at)
+        return owner.fault(problem)
 
 
 def resolve_job(
@@ -115,7 +124,7 @@ def resolve_job(
         raise FaultsError(_sorted(faults, document.file))
     left = [fault for path, fault in variables.items() if _holds(merged, clusters, job, path)]
     elements = _elements(layers, merged, spec)
-    return ResolvedJob(spec, _origins(spec, merged), document, tuple(left), elements)
+    return ResolvedJob(spec, _origins(spec, merged), document, merged, tuple(left), elements)
 
 
 def _elements(layers: Sequence[Layer], merged: Merged, spec: JobSpec) -> tuple[Element, ...]:

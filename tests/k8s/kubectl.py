@@ -12,6 +12,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_S = 60.0
 
 
+def program() -> Path:
+    """The program; the test is skipped without it."""
+    path = Path(os.environ.get("ORCHESTRATE_KUBECTL", ROOT / ".tools" / "kubectl"))
+    if not path.exists():
+        pytest.skip(f"no {path}: `make kubectl` gets one, or name one by ORCHESTRATE_KUBECTL")
+    return path
+
+
 def kubectl(*words: str, given: str | None = None) -> str:
     """The standard output of kubectl with these arguments; the test is skipped without kubectl.
 
@@ -21,11 +29,8 @@ def kubectl(*words: str, given: str | None = None) -> str:
     Raises:
         AssertionError: it failed, with its words.
     """
-    program = Path(os.environ.get("ORCHESTRATE_KUBECTL", ROOT / ".tools" / "kubectl"))
-    if not program.exists():
-        pytest.skip(f"no {program}: `make kubectl` gets one, or name one by ORCHESTRATE_KUBECTL")
     done = subprocess.run(
-        [program, *words],
+        [program(), *words],
         capture_output=True,
         check=False,
         env={"KUBECONFIG": os.devnull, "PATH": os.environ["PATH"]},

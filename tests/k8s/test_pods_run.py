@@ -151,3 +151,17 @@ def test_a_fault_in_the_job_is_never_repeated(begin: Callable[..., Run]) -> None
     assert run.cluster.ends() is Do.FAILED
     assert set(run.cluster.codes) == {CONFIGURATION}
     assert len(list((run.dir / "attempts").iterdir())) == 1
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "job", "jobset", "trainjob"])
+def test_a_finished_run_whose_object_is_made_again_ends_at_once(
+    target: str, begin: Callable[..., Run]
+) -> None:
+    """As GitOps does with an object that somebody has deleted."""
+    run = begin(target, [])
+    run.dir.mkdir()
+    (run.dir / "DONE").touch()
+    run.cluster.start()
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.cluster.codes == [0, 0]
+    assert not (run.dir / "attempts").exists()

@@ -41,6 +41,14 @@ def job(**parts: Any) -> dict[str, Any]:
 ELASTIC = job(resources={"nodes": {"min": 1, "max": 3}})
 
 
+# Every limit that a job can have.
+LIMITED = job(
+    resources={"time_limit": "8h"},
+    attempts={"failures": 4, "requeues": 7, "deadline": "2d"},
+    timeouts={"shutdown": "100s"},
+)
+
+
 def plan_of(target: str, given: Mapping[str, Any] = JOB, **kubernetes: Any) -> LaunchPlan:
     """The plan of a job on a cluster with these facts."""
     facts = {"runs": {"pvc": "runs"}, **kubernetes}

@@ -47,6 +47,7 @@ CASES = {
     "L32": "a failed job's pods stay on their GPUs",
     "L33": "restarts without end",
     "L34": "one pod starts again, the others hang",
+    "L35": "a name is known before anybody listens there",
     "L36": "a sidecar of Istio keeps the job from ending",
     "L37": "what a time to live deletes is made again, for ever",
     "L38": "an elastic job is shown Running or Succeeded wrongly",
@@ -88,7 +89,6 @@ CASES = {
 LATER = {
     "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
-    **dict.fromkeys(("L35",), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }

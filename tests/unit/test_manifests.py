@@ -1,20 +1,18 @@
-"""What the manifests decide: who is which node, what starts again, what is left behind."""
+"""What the manifests decide: what starts again, when it ends, what is left behind."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from objects import (
-    ELASTIC,
     JOB,
     KINDS,
+    LIMITED,
     TARGETS,
     Object,
-    container,
     job,
     job_specs,
     main,
@@ -27,18 +25,10 @@ from objects import (
 )
 from orchestrator.errors import UserError
 from orchestrator.manifests import CONFIG_LIMIT_BYTES, manifest_values
-from orchestrator.render import NODE_PY, render
-from trainer import node
+from orchestrator.render import render
 
-LIMITED = job(
-    resources={"time_limit": "8h"},
-    attempts={"failures": 4, "requeues": 7, "deadline": "2d"},
-    timeouts={"shutdown": "100s"},
-)
 every_kind = pytest.mark.parametrize("target", TARGETS)
 GRACE_S = 160  # timeouts.shutdown of LIMITED and a minute
-INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-REPLICA = "metadata.labels['training.kubeflow.org/replica-index']"
 
 
 @pytest.mark.case("L32")
@@ -146,122 +136,9 @@ def test_others_stay_for_as_long_as_they_are_kept() -> None:
     assert policy["ttlSecondsAfterFinished"] == 2 * 86400
 
 
-@pytest.mark.parametrize("target", ["job", "jobset", "trainjob"])
-def test_a_node_of_an_indexed_job_knows_its_number(target: str) -> None:
-    (template,) = pods(target)
-    (variable,) = [v for v in container(template)["env"] if v["name"] == "ORCHESTRATE_NODE_RANK"]
-    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == INDEX
-    assert option(template, "--node-rank-from") == "ORCHESTRATE_NODE_RANK"
-    (spec,) = job_specs(objects(target))
-    assert (spec["completions"], spec["parallelism"]) == (3, 3)
-    assert spec["completionMode"] == "Indexed"
-
-
-def test_the_workers_of_a_pytorchjob_come_after_the_master() -> None:
-    master, worker = pods("pytorchjob")
-    ranks = [container(t)["env"][1] for t in (master, worker)]
-    assert ranks[0] == {"name": "ORCHESTRATE_NODE_RANK", "value": "0"}
-    assert ranks[1]["valueFrom"]["fieldRef"]["fieldPath"] == REPLICA
-    assert option(master, "--node-rank-offset") is None
-    assert option(worker, "--node-rank-offset") == "1"
-    specs = main("pytorchjob")["spec"]["pytorchReplicaSpecs"]
-    assert [specs[role]["replicas"] for role in ("Master", "Worker")] == [1, 2]
-    assert main("pytorchjob")["spec"]["nprocPerNode"] == "2"
-
-
-def test_a_pytorchjob_of_one_node_is_a_master() -> None:
-    spec = main("pytorchjob", job(resources={"nodes": 1}))["spec"]
-    assert spec["pytorchReplicaSpecs"].keys() == {"Master"}
-
-
-@pytest.mark.parametrize(
-    ("target", "given", "head"),
-    [
-        ("job", JOB, "run-0.run"),
-        ("jobset", JOB, "run-node-0-0.run"),
-        ("trainjob", JOB, "run-node-0-0.run"),
-        ("pytorchjob", JOB, "run-master-0"),
-        ("pytorchjob", ELASTIC, "run-worker-0"),
-    ],
-)
-def test_the_nodes_meet_at_a_name_that_the_kind_publishes(
-    target: str, given: dict[str, Any], head: str
-) -> None:
-    for template in pods(target, given):
-        assert option(template, "--head") == head
-        assert option(template, "--address") == "$(ORCHESTRATE_POD_IP)"
-        address, _ = container(template)["env"][:2]
-        assert address["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
-
-
-def test_names_are_published_before_pods_are_ready() -> None:
-    found = objects("job")
-    service = found["Service"]["spec"]
-    assert service["publishNotReadyAddresses"] is True
-    assert service["clusterIP"] == "None"
-    (template,) = templates(found)
-    assert template["spec"]["subdomain"] == found["Service"]["metadata"]["name"]
-    assert service["selector"].items() <= template["metadata"]["labels"].items()
-    assert main("jobset")["spec"]["network"]["publishNotReadyAddresses"] is True
-
-
-@every_kind
-def test_the_arguments_are_a_list_and_the_launcher_the_first_process(target: str) -> None:
-    for template in pods(target):
-        assert container(template)["command"] == ["orchestrate-node"]
-        assert all(isinstance(word, str) for word in container(template)["args"])
-
-
-@every_kind
-@pytest.mark.parametrize("given", [LIMITED, ELASTIC], ids=["limited", "elastic"])
-def test_the_launcher_takes_the_arguments(
-    target: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the pod of the highest number gives them."""
-    plan = plan_of(target, given, workdir=str(tmp_path))
-    template = templates(objects_of(replace(plan, runs_root=str(tmp_path))))[-1]
-    last = 2 - int(option(template, "--node-rank-offset") or 0)
-    monkeypatch.setenv("ORCHESTRATE_NODE_RANK", str(last))
-    words = [
-        word.replace("$(ORCHESTRATE_POD_IP)", "10.0.0.7") for word in container(template)["args"]
-    ]
-    args = node.parse(words)
-    assert (args.node_rank, args.nnodes, args.nproc, args.address) == (2, 3, 2, "10.0.0.7")
-    assert args.program[-2:] == ["--config", "/orchestrate/trainer.json"]
-    assert (tmp_path / "run").is_dir()
-
-
-@every_kind
-def test_the_launcher_comes_from_the_config_map_for_a_foreign_image(target: str) -> None:
-    found = objects(target, launcher_from="config-map", python="/opt/conda/bin/python")
-    for template in templates(found):
-        assert container(template)["command"] == ["/opt/conda/bin/python", "/orchestrate/node.py"]
-    assert found["ConfigMap"]["data"]["node.py"] == NODE_PY.read_text("utf-8")
-
-
 def test_a_configuration_that_no_config_map_takes_is_refused() -> None:
     with pytest.raises(UserError, match=r"1048577 bytes.*big\.json"):
         manifest_values(plan_of("job"), {"big.json": "x" * (CONFIG_LIMIT_BYTES + 1 - 8)}, "")
-
-
-@every_kind
-def test_an_elastic_run_takes_the_nodes_that_there_are(target: str) -> None:
-    found = objects(target, ELASTIC)
-    for template in templates(found):
-        assert option(template, "--nnodes") == "3"
-        assert option(template, "--sizes") == "1,3"
-    for spec in job_specs(found):
-        assert spec["successPolicy"]["rules"] == [{"succeededIndexes": "0"}]
-
-
-def test_an_elastic_pytorchjob_has_workers_only() -> None:
-    spec = main("pytorchjob", ELASTIC)["spec"]
-    assert spec["pytorchReplicaSpecs"].keys() == {"Worker"}
-    assert spec["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3
-    policy = {"rdzvBackend": "c10d", "minReplicas": 1, "maxReplicas": 3}
-    assert spec["elasticPolicy"] == policy
-    (template,) = pods("pytorchjob", ELASTIC)
-    assert option(template, "--node-rank-offset") is None
 
 
 @every_kind
