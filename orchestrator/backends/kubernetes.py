@@ -134,7 +134,7 @@ class KubernetesBackend:
 
         Raises BackendError if it would refuse one.
         """
-        found = self.dry_run(rendered)
+        found = kubernetes_apply.dry_run(self.cluster, self.target, rendered, as_new=True)
         kinds = ", ".join(str(after["kind"]) for _, after in found)
         return f"{self.cluster.label}: the API server takes {rendered.name} ({kinds})"
 

@@ -99,7 +99,7 @@ class Cluster(Transport):
         for line in self.lines(
             asked, kind.path(self.namespace), query, timeout_s + self.read_timeout_s
         ):
-            event = json.loads(line)
+            event = _event(asked, line)
             if event.get("type") == "ERROR":
                 status = event.get("object", {})
                 answer = Answer.of(int(status.get("code") or 500), json.dumps(status))
@@ -155,9 +155,9 @@ class Cluster(Transport):
             uid: only the object that has it.
             grace_s: 0 to kill a pod at once; the pod's own without.
         """
-        body: dict[str, Any] = {"propagationPolicy": "Foreground"}
+        foreground = {"propagationPolicy": "Foreground"}  # it stays until all that it owns is gone
+        body: dict[str, Any] = foreground if grace_s is None else {"gracePeriodSeconds": grace_s}
         body |= {} if uid is None else {"preconditions": {"uid": uid}}
-        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         request = self._at("DELETE", kind, name, body=body)
         try:
             self._json(self.asked("delete", kind, name), request)
@@ -186,6 +186,17 @@ def kind_of(thing: Mapping[str, Any]) -> Kind:
     if key not in BY_NAME:
         raise BackendError(f"{' '.join(key)}: no kind of object that is known here")
     return BY_NAME[key]
+
+
+def _event(asked: Asked, line: bytes) -> dict[str, Any]:
+    """An event of a watch, which may have been cut off."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not {"type", "object"} <= content.keys():
+        raise NoAnswer(f"{asked}: the answer was cut off")
+    return content
 
 
 def _query(**parameters: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pytest
 from k8s.apiserver import ApiServer
 from k8s.discovery import Resource
 from k8s.site import Cli, Json, Site
-from orchestrator.backends import kubernetes, kubernetes_apply
+from orchestrator.backends import kubernetes, kubernetes_apply, kubernetes_queues
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import CANCELLED_ANNOTATION, TARGETS
 from orchestrator.backends.kubernetes_queues import QUEUE_LABEL
@@ -108,6 +108,25 @@ def test_kueue_is_told_not_to_admit_it_again(site: Site, version: str) -> None:
     queued(site, version)
     site.ok("cancel", "demo")
     assert site.server.get("workloads", "w")["spec"]["active"] is False
+
+
+def test_a_run_that_kueue_has_not_seen_yet(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be admitted after its cancel."""
+    site.ok("submit", "job.yaml")
+    queued(site, "v1beta1")
+    workload = site.server.get("workloads", "w")
+    site.server.delete("workloads", "w")
+
+    def react(type_: str, thing: Json) -> None:
+        if thing["kind"] == "PyTorchJob" and type_ == "MODIFIED":
+            site.server.create(workload)
+
+    site.server.store.reactions.append(react)
+    site.ok("cancel", "demo")
+    assert site.server.get("workloads", "w")["spec"]["active"] is False
+    site.server.delete("workloads", "w")
+    monkeypatch.setattr(kubernetes_queues, "WORKLOAD_S", 0.0)
+    kubernetes_queues.deactivate(Cluster(), site.main())  # nobody makes one: no error
 
 
 def test_a_cancel_that_kueue_does_not_hear_of_is_an_error(site: Site) -> None:

@@ -125,6 +125,19 @@ def test_no_permission(cluster: Cluster, server: ApiServer) -> None:
     assert "User tester may not get pytorchjobs.kubeflow.org in namespace default" in text
 
 
+def test_a_user_without_credentials_is_told_to_log_in(cluster: Cluster, server: ApiServer) -> None:
+    text = 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'
+    server.fail("GET", status=403, message=text)
+    with pytest.raises(BackendError, match="Log in again"):
+        cluster.get(CONFIG_MAP, "a")
+
+
+def test_a_watch_that_is_cut_off_within_a_line(cluster: Cluster) -> None:
+    for line in (b'{"type": "ADD', b"null", b'{"type": "ADDED"}'):
+        with pytest.raises(NoAnswer, match="cut off"):
+            kubernetes_client._event(cluster.asked("watch", CONFIG_MAP), line)
+
+
 def test_a_kind_that_the_cluster_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ApiServer(tmp_path, without=("kubeflow.org",)) as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))

@@ -140,6 +140,7 @@ def test_an_elastic_run_begins_without_a_pod_that_is_pending(begin: Callable[...
     run.cluster.start(0)
     run.wait_for(1, "waiting")
     run.cluster.live[0].send(signal.SIGTERM)
+    run.cluster.wait(lambda: run.cluster.codes == [REQUEUE], "the end of the attempt of one")
     run.cluster.start(1)
     assert run.cluster.ends() is Do.DONE, run.cluster.logs()
     assert run.worlds() == [1, 2]
