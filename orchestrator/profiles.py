@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
-from orchestrator.spec.base import Duration, KeyPath, Part, Text, duration
+from orchestrator.spec.base import Duration, KeyPath, Part, Problem, Text, duration
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS, profile_problems
 from orchestrator.spec.layers import profile_layers
 from orchestrator.spec.resolve import layer_problems, problems_of
 from orchestrator.spec.suggest import did_you_mean
@@ -28,7 +29,6 @@ EMBEDDED = "embedded profiles"
 
 # A host's alias or user@host; never an option of ssh.
 SSH_PATTERN = r"^[A-Za-z0-9_:][A-Za-z0-9_.:%@-]*$"
-
 Target = Literal["local", "slurm", "pytorchjob", "trainjob", "jobset", "job"]
 
 
@@ -56,7 +56,11 @@ class ClusterProfile(Part):
     workdir: Text | None = Field(
         default=None,
         description="Folder there that relative paths of the job file are relative to; by default "
-        "the job file's own folder, and with ssh the home folder.",
+        "the job file's own folder, and with ssh the home folder. Kubernetes: kubernetes.workdir.",
+    )
+    policy: Text | None = Field(
+        default=None,
+        description="File with what the platform team allows there, relative to this file.",
     )
     description: str = Field(default="", description="One line for people.")
     # 6.5 failures in 1000 node-days on RSC-1, 16,000 GPUs: Kokolis et al., "Revisiting Reliability
@@ -83,6 +87,11 @@ class ClusterProfile(Part):
         "reference.",
     )
     document: Annotated[Document | None, _AsItIs] = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether an API server starts the job, and its folders lie in the pods."""
+        return self.target in KUBERNETES_TARGETS
 
     def mtbf_s(self, num_nodes: int) -> float:
         """Mean time in seconds between failures of any of `num_nodes` nodes."""
@@ -247,23 +256,42 @@ def _profile(document: Document, name: str, entry: object) -> ClusterProfile | l
         profile = ClusterProfile.model_validate({**entry, "name": name, "document": document})
     except ValidationError as error:
         found = error.errors(include_url=False)
-        return [fault for one in found for fault in _entry_faults(document, path, one)]
+        return [
+            fault
+            for one in found
+            for fault in part_faults(document, path, one, ClusterProfile, "target: slurm")
+        ]
     layers = profile_layers(profile)
-    return [layer.fault(p) for layer in layers for p in layer_problems(layer.data)] or profile
+    faults = [layer.fault(p) for layer in layers for p in layer_problems(layer.data)]
+    if profile.target in KUBERNETES_TARGETS:
+        faults += [_fault(document, path, problem) for problem in profile_problems(profile)]
+    return faults or profile
+
+
+def _fault(document: Document, path: KeyPath, problem: Problem) -> Fault:
+    return document.fault((*path, *problem.path), problem.message, problem.fix, at=problem.at)
 
 
 def _reserved(document: Document, path: KeyPath, key: str) -> Fault:
     return document.fault((*path, key), "unknown key", "the name is the key above; remove this")
 
 
-def _entry_faults(document: Document, path: KeyPath, error: ErrorDetails) -> list[Fault]:
-    """Return one of pydantic's errors in a profile as located faults."""
+def part_faults(
+    document: Document, path: KeyPath, error: ErrorDetails, part: type[Part], example: str
+) -> list[Fault]:
+    """Return one of pydantic's errors in a part of a file beside the job file as located faults.
+
+    Args:
+        path: of the part in the document.
+        part: what was to be read there; its own keys `name` and `document` are not the file's.
+        example: line for the key that is required.
+    """
     where: KeyPath = (*path, *error["loc"])
     if error["type"] == "extra_forbidden":
-        keys = [k for k in ClusterProfile.model_fields if k not in ("name", "document")]
+        keys = [k for k in part.model_fields if k not in ("name", "document")]
         close = did_you_mean(str(where[-1]), keys)
         fix = f'did you mean "{close[0]}"?' if close else f"the keys here are {', '.join(keys)}"
         return [document.fault(where, "unknown key", fix)]
     if error["type"] == "missing":
-        return [document.fault(where, "required, and not given", f"add `{where[-1]}: slurm`")]
-    return [document.fault((*path, *p.path), p.message, p.fix, at=p.at) for p in problems_of(error)]
+        return [document.fault(where, "required, and not given", f"add `{example}`")]
+    return [_fault(document, path, problem) for problem in problems_of(error)]

@@ -6,6 +6,8 @@ of jinja2.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import shlex
 from collections.abc import Callable
@@ -15,9 +17,13 @@ from typing import Any, NamedTuple
 import jinja2
 
 from orchestrator.directives import directives
-from orchestrator.errors import UserError
+from orchestrator.manifests import manifest_values
 from orchestrator.plan import LaunchPlan
+from orchestrator.queues import needs_pod_group
 from orchestrator.submitit_settings import submitit_settings
+
+# Both packages are installed side by side.
+NODE_PY = Path(__file__).resolve().parents[1] / "trainer" / "node.py"
 
 
 class Rendered(NamedTuple):
@@ -32,14 +38,8 @@ def render(plan: LaunchPlan) -> Rendered:
     """Return the files that start `plan` on its target.
 
     Raises:
-        UserError: the target has no renderer.
+        UserError: what the pods are to read does not fit into a ConfigMap.
     """
-    if plan.target not in _RENDERERS:
-        raise UserError(
-            f"target {plan.target}: not supported yet. Targets of this release: "
-            f"{', '.join(sorted(_RENDERERS))}. "
-            "Choose a cluster with one of them by --cluster or --target."
-        )
     rendered = _RENDERERS[plan.target](plan)
     return Rendered(plan.name, plan.target, dict(sorted(rendered.items())))
 
@@ -60,6 +60,23 @@ def _render_slurm(plan: LaunchPlan) -> dict[str, str]:
         "launch.json": _launch(plan),
         **_trainers(plan),
     }
+
+
+def _render_kubernetes(plan: LaunchPlan) -> dict[str, str]:
+    """The manifests, which carry the hash of themselves (as they are without one)."""
+    files = _manifests(plan, "")
+    content = hashlib.sha256(_json(files).encode())
+    return _manifests(plan, content.hexdigest()[:16])
+
+
+def _manifests(plan: LaunchPlan, content_hash: str) -> dict[str, str]:
+    config = {"trainer.json": _json(plan.trainer), "launch.json": _launch(plan)}
+    if plan.kubernetes.launcher_from == "config-map":
+        config["node.py"] = NODE_PY.read_text(encoding="utf-8")
+    values = manifest_values(plan, config, content_hash)
+    names = [*_OBJECTS[plan.target], *(["podgroup"] if needs_pod_group(plan) else [])]
+    objects = {f"{name}.yaml": _template(f"k8s/{name}.yaml.j2", plan, **values) for name in names}
+    return {**config, **objects}
 
 
 def _trainers(plan: LaunchPlan) -> dict[str, str]:
@@ -98,9 +115,17 @@ def _launch(plan: LaunchPlan) -> str:
     return _json(launch)
 
 
+# Templates in templates/k8s/, each an object.
+_OBJECTS = {
+    "job": ("config", "service", "job"),
+    "jobset": ("config", "jobset"),
+    "pytorchjob": ("config", "pytorchjob"),
+    "trainjob": ("config", "runtime", "trainjob"),
+}
 _RENDERERS: dict[str, Callable[[LaunchPlan], dict[str, str]]] = {
     "local": _render_local,
     "slurm": _render_slurm,
+    **dict.fromkeys(_OBJECTS, _render_kubernetes),
 }
 
 
@@ -109,24 +134,42 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
+    return _environment().get_template(name).render(plan=plan, **vars(plan), **more)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """The templates, each compiled once: the manifests of a run are rendered twice."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_template_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell, not HTML: each value passes the `sh` filter
+        autoescape=False,  # no HTML: each value passes the `sh` or the `yaml` filter
     )
     environment.filters["sh"] = shlex.quote
     environment.filters["directive"] = _directive
     environment.filters["comment"] = _one_line
-    return environment.get_template(name).render(plan=plan, **vars(plan), **more)
+    environment.filters["yaml"] = _yaml
+    return environment
 
 
 def _directive(value: str) -> str:
     """A value as one word for sbatch, which reads a directive as a shell would but for backslashes:
     they escape inside single quotes too (seen on Slurm 22.05 and 24.11)."""
     return shlex.quote(value.replace("\\", "\\\\"))
+
+
+def _yaml(value: object) -> str:
+    """A value in YAML's flow style: JSON, but for what YAML wants escaped where JSON does not."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    """YAML 1.2, "5.7. Escaped Characters"."""
+    return f"\\U{ord(character):08x}"
 
 
 def _one_line(text: str) -> str:

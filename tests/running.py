@@ -115,6 +115,7 @@ class Nodes:
     nnodes: int = 2
     nproc: int = 2
     agent: str = "stub_agent"
+    also: tuple[str, ...] = ()  # more arguments of node.py
     direct: bool = False  # one node.py for each rank, two of them on each node
     program: tuple[str, ...] = (sys.executable, str(PROGRAMS / "program.py"))
     port: int = field(default_factory=free_port)
@@ -139,7 +140,7 @@ class Nodes:
         if self.direct:
             options |= {"local-world-size": 2, "local-rank-from": "LOCAL_NUMBER"}
         flat = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-        flags = ["--allow-loopback", *(["--direct"] if self.direct else [])]
+        flags = ["--allow-loopback", *self.also, *(["--direct"] if self.direct else [])]
         return [sys.executable, str(NODE_PY), *flat, *flags, "--", *self.program, self.mode]
 
     def start(self, *nodes: int, **changes: object) -> None:

@@ -12,6 +12,9 @@ attempt on all others, and all leave with the one code that node 0 decided (docs
 With --sizes an attempt may begin with fewer nodes: once there are enough, node 0 waits a grace
 for the others, and numbers those that are here anew. One beyond an allowed size waits for the end.
 
+With --repeat-codes-from, as on Kubernetes, nobody else counts how often the run has been started:
+node 0 reads it from the run folder, and a code below that number says that no new start is wanted.
+
 With --direct it is started once per rank, as by srun, and starts the program itself: each "node" of
 the roll call is then a rank, and what is said of torchrun holds for the program.
 
@@ -56,7 +59,9 @@ SILENCE_S = 30.0  # after its time limit, in which a watchdog that runs would ha
 FAILURE_GRACE_S = 30.0  # for torchrun to end by itself after one of its ranks reported an error
 JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
+TIME_LIMIT_MARGIN_S = 30.0  # before the time limit, beyond the shutdown timeout
 GRACE_FILE = "grace.json"
+GIVEN_UP_FILE, MISSED_DIR, ALIVE_FILE = "given-up.json", "missed-starts", "alive"
 GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
 TICK_S = 0.1
 LINE_LIMIT = 65536  # bytes of one message
@@ -87,11 +92,12 @@ T = TypeVar("T")
 
 
 class Leave(Exception):
-    """Ends this node with an exit code and a reason that is printed without a traceback."""
+    """Ends this node with an exit code and a reason that is printed without a traceback. `decided`:
+    all nodes leave with this code, which is not to be translated any more."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, decided: bool = False) -> None:
         super().__init__(reason)
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.decided = code, reason, decided
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,22 +128,39 @@ class Result:
 
 
 class Signals:
-    """Remembers the signal that asked this node to stop."""
+    """Remembers the signal that asked this node to stop; the end of its time counts as one."""
 
     def __init__(self) -> None:
-        self.received = ""
+        self.signal, self.began = "", time.monotonic()
+        self.limit_s, self.drain_after_s = float("inf"), float("inf")
         # Those that a site may choose for a stop, and a terminal's: unhandled they would kill.
         asking = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
         for number in (signal.SIGTERM, signal.SIGINT, *asking):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
-        self.received = signal.Signals(number).name
+        self.signal = signal.Signals(number).name
+
+    def limit(self, limit_s: float, shutdown_timeout_s: float) -> None:
+        """From now on a time limit counts, from the start of this process: the stop begins early
+        enough for its checkpoint, and at half of the limit at the earliest."""
+        if limit_s:
+            self.limit_s = limit_s
+            early_s = limit_s - shutdown_timeout_s - TIME_LIMIT_MARGIN_S
+            self.drain_after_s = max(early_s, limit_s / 2)
+
+    @property
+    def received(self) -> str:
+        """Who or what asked to stop, "" if nothing has."""
+        late = time.monotonic() - self.began > self.drain_after_s
+        return self.signal or (f"the time limit of {self.limit_s:g} s" if late else "")
 
     def check(self) -> None:
         """Raises Leave where there is nothing yet that would have to be drained."""
         if self.received:
-            raise Leave(EXIT_REQUEUE, f"{self.received} before the attempt had started")
+            # A roll call as long as the time limit has failed, and counts as that.
+            code = EXIT_REQUEUE if self.signal else EXIT_FAILED
+            raise Leave(code, f"{self.received} before the attempt had started")
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -160,12 +183,26 @@ def read_json(path: Path) -> Message:
     return value if isinstance(value, dict) else {}
 
 
+def attempt_numbers(run_dir: Path) -> list[int]:
+    """The numbers of all attempts, the oldest first."""
+    try:
+        names = os.listdir(run_dir / "attempts")
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def newest_attempt(run_dir: Path) -> int:
+    """The number of the newest attempt, 0 before the first."""
+    return max(attempt_numbers(run_dir), default=0)
+
+
 def claim_attempt(run_dir: Path, job_id: str) -> int:
     """The number of the new attempt; mkdir is what claims it, so two nodes never get the same."""
     attempts = run_dir / "attempts"
     attempts.mkdir(exist_ok=True)
     for _ in range(100):
-        number = 1 + max((int(p.name) for p in attempts.iterdir() if p.name.isdecimal()), default=0)
+        number = 1 + newest_attempt(run_dir)
         try:
             (attempts / str(number)).mkdir()
         except FileExistsError:
@@ -254,6 +291,18 @@ def reap() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return
+
+
+def reap_orphans(keep: int) -> None:
+    """Collects orphans that have ended, which come to process 1 or a subreaper. The child `keep` is
+    left to who started it: collected here, its exit code would be lost."""
+    try:
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == keep:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
     except ChildProcessError:
         return
 
@@ -439,7 +488,9 @@ class Head:
         if reason := self._fault(hello):
             self.refused.append(f"node {node} ({host}): {reason}")
             say(f"refused node {node} ({host}): {reason}")
-            link.send({"refused": reason})
+            # A pod that has been made anew comes again until the old one's connection is given up.
+            if not (self.args.repeat_codes_from and hello.get("node_rank") in self.nodes):
+                link.send({"refused": reason})
             self._drop(link)
             return
         link.node = int(hello["node_rank"])
@@ -487,10 +538,13 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
     hello = {
         key: getattr(args, key) for key in ("id", "node_rank", "nnodes", "nproc", "gpus", "host")
     }
-    delay_s, last = 0.1, "no answer"
+    delay_s, last, said, others = 0.1, "no answer", "", OtherLife(args)
+    where = f"node 0 at {args.head} port {args.port}"
     while time.monotonic() < deadline:
         leave_if_done(args)
         signals.check()
+        if others.goes_on():
+            deadline = time.monotonic() + args.start_timeout_s
         try:
             link = Link(socket.create_connection((args.head, args.port), timeout=5))
             link.send({**hello, "address": args.address})
@@ -500,9 +554,11 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
             last = "it closed the connection before the attempt had started"
         except OSError as error:
             last = str(error)
+        if args.repeat_codes_from and last != said:  # names of pods and their ports come late
+            said = last
+            say(f"waiting for {where}: {last}")
         time.sleep(delay_s)
         delay_s = min(2.0, delay_s * 1.5)
-    where = f"node 0 at {args.head} port {args.port}"
     raise Leave(EXIT_FAILED, f"no go from {where} within {args.start_timeout_s:g} s: {last}")
 
 
@@ -515,7 +571,7 @@ def await_go(link: Link, signals: Signals, deadline: float) -> Message:
         if "refused" in message:
             raise Leave(EXIT_FAILED, f"node 0 refused this node: {message['refused']}")
         if "end" in message:
-            raise Leave(int(message["end"]), str(message.get("reason")))
+            raise Leave(int(message["end"]), str(message.get("reason")), decided=True)
         if "go" in message:
             return dict(message["go"])
     link.sock.close()
@@ -604,6 +660,7 @@ class Agent:
                 self.watch.finish()
             end_descendants()
             return self._result(code)
+        reap_orphans(keep=self.process.pid)
         now = time.monotonic()
         self._watch_for_hang(now)
         self._drain(now)
@@ -650,7 +707,7 @@ class Agent:
             self.stop(f"rank {rank} has not run for {quiet_s:g} s")
 
     def _ask_to_drain(self, drain: Path) -> None:
-        say(f"draining attempt {self.attempt} {self.signals.received}")
+        say(f"draining attempt {self.attempt}: {self.signals.received or 'the drain file'}")
         try:
             drain.touch()
         except OSError as error:  # a full disk: the ranks take a signal for the same
@@ -1126,12 +1183,13 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
     try:
         head.gather(signals)
         leave_if_done(args)
+        leave_if_spent(args)
         head.settle()
         check_gpus(head)
         attempt = claim_attempt(Path(args.run_dir), args.id)
         port, mark = reserve_port(f"{args.id}-{attempt}", args.address)
         head.close_roll_call()
-        go = {"attempt": attempt, "master_addr": args.head, "master_port": port}
+        go = {"attempt": attempt, "master_addr": args.address, "master_port": port}
         say(f"attempt {attempt}: {args.nnodes} nodes are here: {', '.join(head.nodes.values())}")
         head.start(go)
         with mark:
@@ -1139,10 +1197,14 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
             results = echoed(args, agent, lambda: collect(head, agent))
     except (Leave, OSError) as fault:
         leave = fault if isinstance(fault, Leave) else Leave(EXIT_FAILED, f"node 0: {fault}")
+        leave = without_attempt(args, leave)
         head.broadcast({"end": leave.code, "reason": leave.reason})
         raise leave from None
     outcome, hang = outcome_of(agent.dir), why_hanging(agent.dir)
-    return finish(head, agent, decide(results, outcome, args.local_world_size, hang))
+    end = decide(results, outcome, args.local_world_size, hang)
+    if args.repeat_codes_from and end["code"] == EXIT_REQUEUE and signals.received:
+        end["reason"] += f" by {signals.received}"
+    return finish(head, agent, end)
 
 
 def check_gpus(head: Head) -> None:
@@ -1180,16 +1242,19 @@ def finish(head: Head, agent: Agent, end: Message) -> int:
         write_json(agent.dir / "end.json", end)
     except OSError as error:
         say(f"cannot write {agent.dir / 'end.json'}: {error}")
-    head.broadcast({"end": end["code"], "reason": end["reason"]})
-    say(f"attempt {agent.attempt} ended with {end['code']}: {end['reason']}")
-    return int(end["code"])
+    code, given_up = leaving_code(agent.args, int(end["code"]))
+    reason = f"{end['reason']}; not started again: {given_up}" if given_up else end["reason"]
+    head.broadcast({"end": code, "reason": reason})
+    say(f"attempt {agent.attempt} ended with {code}: {reason}")
+    return code
 
 
 def collect(head: Head, agent: Agent) -> list[Result]:
     """The results of all nodes; the first bad one ends all."""
     results: dict[int, Result] = {}
-    limit, stopped = float("inf"), False
+    limit, stopped, life = float("inf"), False, LifeSign(agent)
     while len(results) < head.args.nnodes and time.monotonic() < limit:
+        life.show()
         for result in heard(head, agent):
             results.setdefault(result.node, result)
         if 0 not in results and (own := agent.poll()):
@@ -1229,30 +1294,30 @@ def run_member(args: argparse.Namespace, signals: Signals) -> int:
     """The life of any other node; the exit code that node 0 decided."""
     link, go = join(args, signals)
     if "spare" in go:
-        return wait_out(link)
+        return wait_out(link, args)
     args.nnodes, args.node_rank = int(go["nnodes"]), int(go["node_rank"])
     agent = Agent(args, go, signals)
     return echoed(args, agent, lambda: take_part(link, agent))
 
 
-def wait_out(link: Link) -> int:
+def wait_out(link: Link, args: argparse.Namespace) -> int:
     """The life of a node that the attempt has no use for: it leaves with the others, since a node
     that leaves before would count as lost. A signal changes nothing: the others have it too."""
     say("the attempt goes without this node; waiting for its end")
     for message in follow(link, float("inf")):
         if message is None or "end" in message:
             break
-    code = int(message["end"]) if message else EXIT_FAILED
+    code = int(message["end"]) if message else code_without_head(args)
     say(f"leaving with {code}: {'the attempt has ended' if message else 'node 0 was lost'}")
     return code
 
 
 def take_part(link: Link, agent: Agent) -> int:
     """Follows node 0 until it says "end" or is lost, with torchrun ended in each case."""
-    result, reason, code, limit = None, "", EXIT_FAILED, float("inf")
+    result, reason, end, limit = None, "", Message(), float("inf")
     for message in follow(link, float("inf")):
         if message is None or "end" in message:
-            code = int(message["end"]) if message else EXIT_FAILED
+            end = message or end
             reason = str(message.get("reason")) if message else "node 0 was lost"
             break
         if "stop" in message:
@@ -1268,6 +1333,7 @@ def take_part(link: Link, agent: Agent) -> int:
     while result is None and time.monotonic() < limit:
         time.sleep(TICK_S)
         result = agent.poll()
+    code = int(end["end"]) if end else code_without_head(agent.args)
     say(f"leaving with {code}: {reason}")
     return code
 
@@ -1309,6 +1375,153 @@ def leave_if_done(args: argparse.Namespace) -> None:
         raise Leave(EXIT_DONE, "the run is finished (DONE is there): nothing to start")
 
 
+# --- started again or not, where nobody else counts --------------------------------------------
+
+
+def leaving_code(args: argparse.Namespace, code: int) -> tuple[int, str]:
+    """The code that this node leaves an attempt with, and why the run is given up ("" if it is to
+    be started again, is finished, or others count). What is in the run folder decides, so that a
+    node that has lost node 0 finds the same."""
+    if not args.repeat_codes_from or code == EXIT_DONE:
+        return code, ""
+    why = "a configuration error is never repeated" if code == EXIT_CONFIGURATION else spent(args)
+    if why:
+        give_up(args, why)
+        return code if code == EXIT_CONFIGURATION else EXIT_FAILED, why
+    return code + int(args.repeat_codes_from), ""
+
+
+def code_without_head(args: argparse.Namespace) -> int:
+    """The code of a node that has lost node 0 in an attempt."""
+    run_dir = Path(args.run_dir)
+    end = read_json(run_dir / "attempts" / str(newest_attempt(run_dir)) / "end.json")
+    code = end.get("code") if args.repeat_codes_from else None
+    return leaving_code(args, code if isinstance(code, int) else EXIT_FAILED)[0]
+
+
+def leave_if_spent(args: argparse.Namespace) -> None:
+    """Node 0's look before it begins an attempt: of the last one it may have told nothing."""
+    if args.repeat_codes_from and (why := spent(args)):
+        give_up(args, why)
+        raise Leave(EXIT_FAILED, f"no new attempt: {why}", decided=True)
+
+
+def spent(args: argparse.Namespace) -> str:
+    """Why there is to be no new attempt by the attempts so far, "" if there may be one. Those up to
+    the one after which the run was given up do not count: somebody has submitted it again since."""
+    run_dir = Path(args.run_dir)
+    given_up_after = number_in(read_json(run_dir / GIVEN_UP_FILE), "attempt")
+    numbers = [n for n in attempt_numbers(run_dir) if n > given_up_after]
+    folders = [run_dir / "attempts" / str(number) for number in numbers]
+    codes = [read_json(folder / "end.json").get("code", EXIT_FAILED) for folder in folders]
+    failures = sum(code in (EXIT_FAILED, EXIT_HANG) for code in codes)
+    requeues = sum(code == EXIT_REQUEUE for code in codes)
+    age_s = time.time() - modified(folders[0] / "owner.json") if folders else 0.0
+    if failures > args.failures:
+        return f"failure {failures}, and attempts.failures is {args.failures}"
+    if requeues > args.requeues:
+        return f"requeue {requeues}, and attempts.requeues is {args.requeues}"
+    if 0 < args.deadline_s < age_s:
+        return f"the first attempt began {age_s:.0f} s ago, and attempts.deadline is over"
+    return ""
+
+
+def give_up(args: argparse.Namespace, why: str) -> None:
+    """Notes that the run is given up, for the count of a later submission. Node 0 does: its own
+    leaving is what ends the run even where another node's does not."""
+    if args.node_rank == 0:
+        run_dir = Path(args.run_dir)
+        try:
+            said = {"version": 1, "attempt": newest_attempt(run_dir), "reason": why}
+            write_json(run_dir / GIVEN_UP_FILE, said)
+        except OSError as error:
+            say(f"cannot write {run_dir / GIVEN_UP_FILE}: {error}")
+
+
+def without_attempt(args: argparse.Namespace, leave: Leave) -> Leave:
+    """The same with the code that a node leaves with where it has not begun an attempt."""
+    if leave.decided or not args.repeat_codes_from or leave.code == EXIT_DONE:
+        return leave
+    code, reason = leave.code, leave.reason
+    if code == EXIT_CONFIGURATION:
+        give_up(args, reason)
+    elif code == EXIT_REQUEUE:
+        code += args.repeat_codes_from
+    elif why := missed_too_often(args, reason):
+        reason += f"; not started again: {why}"
+    else:
+        code += args.repeat_codes_from
+    return Leave(code, reason, decided=True)
+
+
+def missed_too_often(args: argparse.Namespace, reason: str) -> str:
+    """Counts a start of this node that came to no attempt; why it was the last one, "" if it was
+    not. Those since the newest attempt count, and are forgotten once they were too many."""
+    path = Path(args.run_dir) / MISSED_DIR / f"node-{args.node_rank}.json"
+    before = read_json(path)
+    try:
+        after = newest_attempt(Path(args.run_dir))
+        count = 1 + (number_in(before, "count") if before.get("after") == after else 0)
+        is_last = count > args.failures
+        said = {"version": 1, "after": after, "count": 0 if is_last else count, "host": args.host}
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {**said, "reason": reason})
+    except OSError as error:
+        return f"this start cannot be counted: {error}"
+    return f"missed start {count}, and attempts.failures is {args.failures}" if is_last else ""
+
+
+def number_in(message: Message, key: str) -> int:
+    """A whole number of a file, 0 where it has none there."""
+    value = message.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def modified(path: Path) -> float:
+    """When a file was written, in seconds since 1970; 0 where there is none. It is opened for that,
+    since a network file system may know the time of a closed one from a minute ago."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return 0.0
+
+
+class LifeSign:
+    """What node 0 shows of a running attempt to a node that waits for the next one."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.path = agent.dir / ALIVE_FILE
+        self.due = 0.0 if agent.args.repeat_codes_from else float("inf")
+        self.every_s = min(PULSE_S, agent.args.start_timeout_s / 4)
+
+    def show(self) -> None:
+        """Touches the file if it is time."""
+        if time.monotonic() > self.due:
+            self.due = time.monotonic() + self.every_s
+            with contextlib.suppress(OSError):  # a full disk: at worst a node counts its wait
+                self.path.touch()
+
+
+class OtherLife:
+    """Tells a node that waits whether an attempt goes on without it: that is no missed start."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.run_dir, self.counts = Path(args.run_dir), bool(args.repeat_codes_from)
+        self.seen = self._sign()
+
+    def goes_on(self) -> bool:
+        """Whether there was a new sign of life since the last call."""
+        before, self.seen = self.seen, self._sign()
+        return self.seen != before
+
+    def _sign(self) -> float:
+        if not self.counts:
+            return 0.0
+        newest = self.run_dir / "attempts" / str(newest_attempt(self.run_dir))
+        return modified(newest / ALIVE_FILE)
+
+
 # --- command line ------------------------------------------------------------------------------
 
 
@@ -1327,6 +1540,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     for name in ("nnodes", "port"):
         parser.add_argument(f"--{name}", required=True, type=int)
+    parser.add_argument("--make-run-dir", action="store_true", help="where it is not there yet")
     parser.add_argument("--sizes", metavar="N,N", help="numbers of nodes that an attempt may have")
     parser.add_argument(
         "--join-grace-s",
@@ -1337,6 +1551,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     rank = parser.add_mutually_exclusive_group(required=True)
     rank.add_argument("--node-rank", type=int)
     rank.add_argument("--node-rank-from", metavar="VARIABLE", help="of the environment")
+    parser.add_argument("--node-rank-offset", type=int, default=0, help="added to that variable")
     parser.add_argument("--nproc-per-node", required=True, type=int, dest="nproc")
     for name in ("start-timeout-s", "shutdown-timeout-s"):
         parser.add_argument(f"--{name}", required=True, type=float)
@@ -1347,6 +1562,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--direct", action="store_true", help="one of these for each rank")
     parser.add_argument("--local-rank-from", metavar="VARIABLE", help="of the environment")
     parser.add_argument("--local-world-size", type=int, default=1, help="ranks per node")
+    add_restart_arguments(parser)
     parser.add_argument("--agent", default="torch.distributed.run", help="module with its options")
     split = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:split])
@@ -1355,13 +1571,53 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if args.entry:
         args.program = [sys.executable, module_file(args.entry), *args.program]
     if args.node_rank_from:
-        args.node_rank = rank_from(args.node_rank_from)
+        args.node_rank = rank_from(args.node_rank_from) + args.node_rank_offset
     args.local_rank = rank_from(args.local_rank_from) if args.local_rank_from else 0
     args.address = args.address or own_address(args)
     args.sizes = sizes_of(args)
+    if args.make_run_dir:
+        make_run_dir(args.run_dir)
     if fault := check(args):
         raise Leave(EXIT_CONFIGURATION, f"node.py: {fault}")
     return args
+
+
+def add_restart_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those that are needed where nobody counts how often the run has been started."""
+    parser.add_argument(
+        "--repeat-codes-from",
+        type=int,
+        default=0,
+        metavar="N",
+        help="added to each code that asks for a new start; 1 then says that none is wanted",
+    )
+    for name in ("failures", "requeues"):
+        parser.add_argument(f"--{name}", type=int, default=0, help="attempts that may end so")
+    for name, text in (("deadline-s", "after the first attempt"), ("time-limit-s", "of one start")):
+        parser.add_argument(f"--{name}", type=float, default=0, help=f"{text}; 0: none")
+
+
+def make_run_dir(path: str) -> None:
+    """Makes the run folder, which all nodes may do at once; raises Leave."""
+    try:
+        if os.path.isabs(path):
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        text = f"cannot make the run folder: {error}; user {os.getuid()}, group {os.getgid()} must"
+        text += " be allowed to write there"
+        raise Leave(EXIT_CONFIGURATION, f"node.py: {text}") from None
+
+
+def check_restarts(args: argparse.Namespace) -> str:
+    """What is wrong with the arguments that say whether there is a new start, or ""."""
+    numbers = (args.failures, args.requeues, args.deadline_s, args.time_limit_s)
+    if min(numbers) < 0:
+        return "--failures, --requeues, --deadline-s and --time-limit-s must be 0 or more"
+    if not args.repeat_codes_from:
+        return "--failures, --requeues, --deadline-s need --repeat-codes-from" * any(numbers[:3])
+    if not EXIT_HANG < args.repeat_codes_from <= 255 - EXIT_HANG:
+        return f"--repeat-codes-from must be {EXIT_HANG + 1} to {255 - EXIT_HANG}"
+    return ""
 
 
 def check(args: argparse.Namespace) -> str:
@@ -1376,10 +1632,12 @@ def check(args: argparse.Namespace) -> str:
         return f"--run-dir {args.run_dir!r} must be a folder that is there, absolute"
     if args.sizes[0] < 1 or args.sizes[-1] != args.nnodes or args.join_grace_s < 0:
         return f"--sizes must be numbers from 1 up to {args.nnodes}, and --join-grace-s from 0 s"
-    if fault := check_direct(args):
+    if fault := check_direct(args) or check_restarts(args):
         return fault
     if args.nnodes > args.local_world_size and not args.allow_loopback:
-        for name in (args.head, args.address):
+        # Node 0 may not know its own name, as in a pod: the others come by it, and it listens on
+        # its address.
+        for name in (args.address,) if args.node_rank == 0 else (args.head, args.address):
             if is_loopback(name):
                 return f"{name} is a loopback address: no other machine can reach it"
     return ""
@@ -1489,17 +1747,26 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["--rank"]:
         rank_shim(Path(argv[1]), argv[2], argv[3:])
     try:
-        signals, args = Signals(), parse(argv)
+        signals = Signals()
+        args = parse(argv)
+        signals.limit(args.time_limit_s, args.shutdown_timeout_s)
+        return live(args, signals)
+    except Leave as leave:
+        say(leave.reason)
+        return leave.code
+
+
+def live(args: argparse.Namespace, signals: Signals) -> int:
+    """The life of this node, to its exit code; raises Leave."""
+    try:
         leave_if_done(args)
         if args.local_rank == 0:
             report_gpu_holders(args.host)
         return run_head(args, signals) if args.node_rank == 0 else run_member(args, signals)
     except Leave as leave:
-        say(leave.reason)
-        return leave.code
+        raise without_attempt(args, leave) from None
     except OSError as error:  # a folder that cannot be written, no memory for a process
-        say(f"node.py: {error}")
-        return EXIT_FAILED
+        raise without_attempt(args, Leave(EXIT_FAILED, f"node.py: {error}")) from None
 
 
 def command() -> NoReturn:

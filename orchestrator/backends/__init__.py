@@ -12,10 +12,14 @@ from orchestrator.errors import BackendError
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend
 
-# A module here has a BACKEND object.
+# MODULE:OBJECT, as an entry point has it.
 BACKENDS = {
-    "local": "orchestrator.backends.local",
-    "slurm": "orchestrator.backends.slurm",
+    "local": "orchestrator.backends.local:BACKEND",
+    "slurm": "orchestrator.backends.slurm:BACKEND",
+    "pytorchjob": "orchestrator.backends.kubernetes:PYTORCHJOB",
+    "trainjob": "orchestrator.backends.kubernetes:TRAINJOB",
+    "jobset": "orchestrator.backends.kubernetes:JOBSET",
+    "job": "orchestrator.backends.kubernetes:JOB",
 }
 ENTRY_POINT_GROUP = "orchestrate.backends"
 
@@ -37,7 +41,8 @@ def load_backend(name: str, ssh: str | None = None) -> Backend:
 def _load(name: str) -> Backend:
     try:
         if name in BACKENDS:
-            return cast("Backend", importlib.import_module(BACKENDS[name]).BACKEND)
+            module, _, attribute = BACKENDS[name].partition(":")
+            return cast("Backend", getattr(importlib.import_module(module), attribute))
         for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
             return cast("Backend", entry_point.load())
     except ImportError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from orchestrator.backends.runstore import RunStore
 
@@ -201,4 +201,13 @@ class Backend(Protocol):
 
     def run_store(self, handle: Handle) -> RunStore:
         """Access to the run folder."""
+        ...
+
+
+@runtime_checkable
+class SiteBackend(Protocol):
+    """A backend that a profile tells more than where to work."""
+
+    def for_site(self, facts: Mapping[str, Any]) -> Backend:
+        """The same backend for what a profile's part of the target's name says."""
         ...

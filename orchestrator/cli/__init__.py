@@ -30,6 +30,7 @@ COMMANDS = {
     "init": "init",
     "validate": "validate",
     "render": "render",
+    "diff": "diff",
     "submit": "submit",
     "status": "status",
     "checkpoints": "checkpoints",

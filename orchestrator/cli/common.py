@@ -43,6 +43,18 @@ def cluster_options(function: F) -> F:
     )(function)
 
 
+def clusters_options(function: F) -> F:
+    """--cluster, any number of times, and --clusters."""
+    function = click.option(
+        "--clusters", "clusters_file", metavar="FILE", help="File with the cluster profiles."
+    )(function)
+    return click.option(
+        "--cluster", "clusters", metavar="NAME", multiple=True,
+        help="Cluster profile to use; `local` where none is set. Repeatable for Kubernetes: an "
+        "overlay for each, on a base that is the first one's.",
+    )(function)  # fmt: skip
+
+
 def set_option(function: F) -> F:
     return click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE",
@@ -58,10 +70,14 @@ class Loaded:
     resolved: ResolvedJob
     profile: ClusterProfile
     source: ProfileSource
+    policy_file: str | None = None
 
     def plan(self) -> LaunchPlan:
+        """Return the plan of the job. Raises FaultsError with what a policy does not allow."""
+        from orchestrator.cli.policies import obey
         from orchestrator.plan import make_plan
 
+        obey(self.resolved, self.profile, self.policy_file)
         return make_plan(self.resolved.spec, self.profile, self.resolved.elements)
 
 
@@ -98,10 +114,13 @@ def load_job(
     *,
     target: str | None = None,
     expand_variables: bool = False,
+    policy_file: str | None = None,
 ) -> Loaded:
-    """Read and check the job file at `path`. Raises FaultsError with all faults at once."""
+    """Read and check the job file at `path`. Raises FaultsError with all faults at once; whether
+    policies allow it, of which --policy names `policy_file`, is judged when the plan is made."""
     from orchestrator.source import read_document
     from orchestrator.spec import resolve_job
+    from orchestrator.spec.kubernetes_target import target_notes
 
     profile, source = load_profile(cluster, clusters_file, target)
     document = read_document(path)
@@ -115,7 +134,9 @@ def load_job(
         raise FaultsError(unset)
     if expanded is not document:
         resolved = resolve_job(expanded, profile, sets)
-    return Loaded(document, resolved, profile, source)
+    for note in target_notes(resolved.spec, profile):
+        say(f"note: {note}", err=True)
+    return Loaded(document, resolved, profile, source, policy_file)
 
 
 def _expand(document: Document) -> tuple[Document, tuple[Fault, ...]]:
@@ -159,7 +180,7 @@ def find_run(run: str, profile: ClusterProfile) -> Handle:
     sweep, or the path of a run folder."""
     is_name = "/" not in run or re.fullmatch(ELEMENT, run)
     folder = runs_root(profile) / run if is_name else Path(run)
-    if profile.ssh is not None:  # the folder is not here: the backend looks
+    if profile.ssh is not None or profile.is_kubernetes:  # not here: the backend looks
         return backend_of(profile).handle(folder)
     folder = home_expanded(str(folder))
     if not _may_be_file(folder / "receipt.json"):
@@ -180,8 +201,10 @@ def _may_be_file(path: Path) -> bool:
 
 def runs_root(profile: ClusterProfile) -> Path:
     """The folder of all runs; a relative one lies in the working folder."""
-    # On another machine `~` is another folder: the backend expands it there.
-    return Path(profile.runs_root) if profile.ssh else home_expanded(profile.runs_root)
+    if profile.ssh is not None or profile.is_kubernetes:
+        # On another machine `~` is another folder: the backend expands it there.
+        return Path(profile.runs_root)
+    return home_expanded(profile.runs_root)
 
 
 def home_expanded(path: str) -> Path:
@@ -193,9 +216,27 @@ def home_expanded(path: str) -> Path:
 
 
 def backend_of(profile: ClusterProfile) -> Backend:
+    """The backend of a cluster, at its place."""
     from orchestrator.backends import load_backend
+    from orchestrator.backends.base import SiteBackend
 
-    return load_backend(profile.target, profile.ssh)
+    backend = load_backend(profile.target, profile.ssh)
+    return backend.for_site(profile.kubernetes) if isinstance(backend, SiteBackend) else backend
+
+
+def backend_for(loaded: Loaded) -> Backend:
+    """The backend for a job. Raises UserError where the job names another place than the profile:
+    the other commands, which read no job file, would not find its run."""
+    facts = loaded.profile.kubernetes
+    for key in ("context", "namespace"):
+        wanted = getattr(loaded.resolved.spec.kubernetes, key)
+        if loaded.profile.is_kubernetes and wanted != facts.get(key):
+            raise UserError(
+                f"kubernetes.{key}: the job wants {wanted}, and the profile "
+                f"{loaded.profile.name}, by which status, logs and cancel look for the run, has "
+                f"{facts.get(key)}. Write it into the profile ({loaded.profile.file})."
+            )
+    return backend_of(loaded.profile)
 
 
 def statuses_of(backend: Backend, handles: Sequence[Handle]) -> list[Status]:

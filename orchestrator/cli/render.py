@@ -3,39 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.common import (
-    cluster_options,
+    clusters_options,
     faults_as_json,
     job_argument,
     json_option,
-    load_job,
     print_json,
     say,
-    say_cluster,
     say_data,
     set_option,
 )
-from orchestrator.errors import FaultsError, UserError
+from orchestrator.cli.policies import policy_option
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.common import Loaded
+    from orchestrator.render import Rendered
+
+    Each = Sequence[tuple[Loaded, Rendered]]
+
+folder_type = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command(name="render")
 @job_argument
-@cluster_options
+@clusters_options
 @click.option("--target", metavar="TARGET", help="Render for this target, by its neutral profile.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Write the files into DIR instead of printing them.")  # fmt: skip
+@click.option("-o", "--output", type=folder_type, metavar="DIR",
+              help="Write the files into DIR instead of printing them; for Kubernetes a kustomize "
+              "base and an overlay for each cluster.")  # fmt: skip
+@click.option("--check", type=folder_type, metavar="DIR",
+              help="Write nothing: show how DIR differs from what -o would write, and exit with 1 "
+              "if it does.")  # fmt: skip
 @set_option
+@policy_option
 @json_option
 def command(
     job: Path,
-    cluster: str | None,
+    clusters: tuple[str, ...],
     clusters_file: str | None,
     target: str | None,
     output: Path | None,
+    check: Path | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     as_json: bool,
 ) -> None:
     """Print or write the files that JOB.YAML becomes: the same input, the same bytes.
@@ -44,36 +61,60 @@ def command(
     Examples:
       orchestrate render job.yaml
       orchestrate render job.yaml --cluster big -o rendered/
+      orchestrate render job.yaml --cluster east --cluster west -o deploy/job
+      orchestrate render job.yaml --cluster east --cluster west --check deploy/job
     """
-    from orchestrator.render import render
+    from orchestrator.cli.rendering import Wanted, render_each
 
     with faults_as_json(as_json):
-        loaded = load_job(job, cluster, clusters_file, sets, target=target)
-        if loaded.resolved.variables:
-            raise FaultsError(loaded.resolved.variables)
-        rendered = render(loaded.plan())
-        if output is not None:
-            _write(output, rendered.files)
-    say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
+        _check_use(clusters, output, check)
+        each = render_each(Wanted(job, clusters, clusters_file, sets, target, policy_file))
+        if check is not None:
+            _check(check, each, job, as_json)
+            return
+        rendered = each[0][1]
+        files = rendered.files if output is None else _write(output, each)
+    _print(rendered, files, output, as_json)
+
+
+def _check_use(clusters: tuple[str, ...], output: Path | None, check: Path | None) -> None:
+    if output is not None and check is not None:
+        raise UserError("-o writes and --check does not: give one of them")
+    if len(clusters) > 1 and output is None and check is None:
+        raise UserError("--cluster: several of them make overlays in a folder: give -o or --check")
+
+
+def _write(folder: Path, each: Each) -> dict[str, str]:
+    """Write what belongs into the folder, and return it."""
+    from orchestrator.cli.committed import files_of, write
+
+    files = files_of(each)
+    write(folder, files)
+    return files
+
+
+def _check(folder: Path, each: Each, job: Path, as_json: bool) -> None:
+    """Say how the folder differs, and leave with 1 if it does."""
+    from orchestrator.cli.committed import changes, files_of, say_changes
+
+    found = changes(folder, files_of(each))
     if as_json:
-        print_json({"name": rendered.name, "target": rendered.target, "files": rendered.files})
-    elif output is not None:
-        say("\n".join(str(output / name) for name in rendered.files))
+        print_json({"same": not found, "files": [change._asdict() for change in found]})
     else:
-        say_data(listing(rendered.files))
+        say_changes(found, job, folder)
+    if found:
+        raise click.exceptions.Exit(1)
+
+
+def _print(rendered: Rendered, files: dict[str, str], output: Path | None, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": rendered.name, "target": rendered.target, "files": files})
+    elif output is not None:
+        say("\n".join(str(output / name) for name in files))
+    else:
+        say_data(listing(files))
 
 
 def listing(files: dict[str, str]) -> str:
     """All files one after another, each behind a line with its name."""
     return "".join(f"# ---- {name}\n{text}" for name, text in files.items())
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot write ({error.strerror}). Give -o a folder that you may write to."
-        ) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.common import (
-    backend_of,
+    backend_for,
     cluster_options,
     job_argument,
     load_job,
@@ -20,6 +20,7 @@ from orchestrator.cli.common import (
     set_option,
     shell_path,
 )
+from orchestrator.cli.policies import policy_option
 from orchestrator.cli.render import listing
 from orchestrator.errors import UserError
 
@@ -35,6 +36,7 @@ RANKS_PER_CORE = 64
 @job_argument
 @cluster_options
 @set_option
+@policy_option
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be sent, and stop before sending it."
 )
@@ -46,6 +48,7 @@ def command(
     cluster: str | None,
     clusters_file: str | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     dry_run: bool,
     follow: bool,
     fresh: bool,
@@ -67,7 +70,9 @@ def command(
     from orchestrator.backends.base import After
     from orchestrator.render import render
 
-    loaded = load_job(job, cluster, clusters_file, sets, expand_variables=True)
+    loaded = load_job(
+        job, cluster, clusters_file, sets, expand_variables=True, policy_file=policy_file
+    )
     plan = loaded.plan()
     if plan.target == "local":
         _check_size(plan)
@@ -76,7 +81,7 @@ def command(
     if dry_run:
         say_data(listing(rendered.files))
         return
-    backend = backend_of(loaded.profile)
+    backend = backend_for(loaded)
     submission = backend.submit(
         rendered,
         runs_root=runs_root(loaded.profile),

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.common import (
     Loaded,
-    backend_of,
+    backend_for,
     cluster_options,
     faults_as_json,
     job_argument,
@@ -20,6 +20,7 @@ from orchestrator.cli.common import (
     say_cluster,
     set_option,
 )
+from orchestrator.cli.policies import policy_option
 
 if TYPE_CHECKING:
     from orchestrator.plan import LaunchPlan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @job_argument
 @cluster_options
 @set_option
+@policy_option
 @click.option("--online", is_flag=True, help="Ask the scheduler too whether it would take it.")
 @json_option
 def command(
@@ -36,6 +38,7 @@ def command(
     cluster: str | None,
     clusters_file: str | None,
     sets: tuple[str, ...],
+    policy_file: str | None,
     online: bool,
     as_json: bool,
 ) -> None:
@@ -51,7 +54,7 @@ def command(
       orchestrate validate job.yaml --json | jq '.faults[].message'
     """
     with faults_as_json(as_json):
-        loaded = load_job(job, cluster, clusters_file, sets)
+        loaded = load_job(job, cluster, clusters_file, sets, policy_file=policy_file)
         plan = loaded.plan()
         answer = _ask_scheduler(loaded, plan) if online else None
     if as_json:
@@ -70,4 +73,4 @@ def command(
 def _ask_scheduler(loaded: Loaded, plan: LaunchPlan) -> str:
     from orchestrator.render import render
 
-    return backend_of(loaded.profile).online_check(render(plan))
+    return backend_for(loaded).online_check(render(plan))

@@ -7,6 +7,7 @@ outside of texts are refused; anchors and aliases are allowed within limits.
 
 from orchestrator.source.document import Document
 from orchestrator.source.expand import expand, unexpanded, unexpanded_by_path
+from orchestrator.source.plain import plain
 from orchestrator.source.read import parse_document, parse_value, read_bytes, read_document
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "expand",
     "parse_document",
     "parse_value",
+    "plain",
     "read_bytes",
     "read_document",
     "unexpanded",

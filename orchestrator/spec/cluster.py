@@ -26,7 +26,7 @@ class NodeRange(Part):
 
     min: Count = Field(
         description="Fewest nodes with which an attempt starts. Slurm: --nodes=MIN-MAX; "
-        "Kubernetes: not supported yet.",
+        "Kubernetes: MAX pods, of which an attempt takes those that are there.",
     )
     max: Count = Field(
         description="Most nodes; train.batch and parallelism are given for this number.",
@@ -92,13 +92,15 @@ class Resources(Part):
     time_limit: Duration | None = Field(
         default=None,
         description="Longest time that one attempt may run; by default what the site gives. Slurm: "
-        "--time; Kubernetes: activeDeadlineSeconds; this machine: no limit.",
+        "--time; Kubernetes: the attempt saves a checkpoint and leaves in time, "
+        "timeouts.shutdown and 30 s before; activeDeadlineSeconds of the pod a minute after; this "
+        "machine: no limit.",
     )
     gpu_type: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
-        description="Kind of GPU as the site calls it. Slurm: in --gpus-per-node; Kubernetes: a "
-        "node selector.",
+        description="Kind of GPU as the site calls it. Slurm: in --gpus-per-node; Kubernetes: "
+        "node selector, by the label kubernetes.gpu_type_label.",
     )
 
     @property
@@ -171,17 +173,19 @@ class Attempts(Part):
         ge=0,
         le=1000,
         description="New attempts after a crash or a hang; 0 for none. Slurm: requeues by the "
-        "batch script; Kubernetes: backoffLimit or maxRestarts.",
+        "batch script; Kubernetes: counted in the run folder at each start; with requeues the "
+        "backoffLimit or maxRestarts.",
     )
     requeues: int = Field(
         default=1000,
         ge=0,
         le=100_000,
         description="New attempts after preemption or a time limit, from the last checkpoint. "
-        "Slurm: requeues by the batch script; Kubernetes: restarts of the object.",
+        "Slurm: requeues by the batch script; Kubernetes: counted in the run folder at each start.",
     )
     deadline: Duration | None = Field(
         default=None,
         description="No new attempt this long after the first one began; by default no deadline. "
-        "Slurm: checked by the batch script; Kubernetes: checked at each start.",
+        "Slurm: checked by the batch script; Kubernetes: checked at each start; with "
+        "resources.time_limit also activeDeadlineSeconds of the object.",
     )

@@ -90,13 +90,13 @@ class JobSpec(Part):
     after: dict[AfterTarget, AfterKind] = Field(
         default_factory=dict,
         description="What the run waits for: a run's name or a job's id, and how that has to end "
-        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes: not "
-        "supported yet; this machine: refused.",
+        "(afterok, afterany, afternotok; after: begin). Slurm: --dependency; Kubernetes and "
+        "this machine: refused.",
     )
     sweep: Sweep | None = Field(
         default=None,
         description="Many runs from this file, which differ in some keys. Slurm: --array; "
-        "Kubernetes: not supported yet.",
+        "Kubernetes: refused.",
     )
     slurm: Slurm = section(
         "What the Slurm site needs; written in the cluster profile or below clusters.NAME, not at "
@@ -140,6 +140,10 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from sweep_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
     yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
+    if spec.kubernetes.model_fields_set:
+        from orchestrator.spec.kubernetes_problems import kubernetes_problems  # late: for few jobs
+
+        yield from kubernetes_problems(spec)
 
 
 def _resource_problems(spec: JobSpec) -> Iterator[Problem]:

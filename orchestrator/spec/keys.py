@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic.fields import FieldInfo as PydanticField
 
 from orchestrator.errors import UserError
-from orchestrator.spec.base import Duration, OrMap, Part, TypeWords, key_of
+from orchestrator.spec.base import Duration, KeyPath, OrMap, Part, TypeWords, key_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.later import LATER_KEYS
 from orchestrator.spec.suggest import did_you_mean
@@ -23,13 +23,17 @@ CLUSTERS = (
     "file. Applied before rendering."
 )
 
+# What stands in a path for one entry of a map or list whose entries are maps of keys.
+ENTRY_MARKS: dict[type | None, str] = {dict: ".NAME", tuple: ".N"}
+
 
 @dataclass(frozen=True)
 class FieldInfo:
     """One key of the job file.
 
     Args:
-        path: the key with dots, such as `resources.nodes`.
+        path: the key with dots, such as `resources.nodes`; NAME stands for a name that the user
+            gives to an entry of a map, N for the number of one of a list.
         type: what belongs there, in words.
         default: what holds without it, as the job file would have it; `required` if it must be
             given, `none` if there is none.
@@ -66,8 +70,29 @@ def fields_by_path() -> dict[str, FieldInfo]:
     return {info.path: info for info in fields()}
 
 
+@cache
+def _entries() -> frozenset[str]:
+    """Paths that end with a mark of ENTRY_MARKS and have keys below them."""
+    parents = {info.path.rpartition(".")[0] for info in fields()}
+    return frozenset(p for p in parents if p.endswith(tuple(ENTRY_MARKS.values())))
+
+
+def listed_path(path: KeyPath) -> str:
+    """Return a path of the data as the list of keys has it, with NAME and N for entries."""
+    listed = ""
+    for part in path:
+        entry = listed + ENTRY_MARKS[tuple if isinstance(part, int) else dict]
+        listed = entry if entry in _entries() else f"{listed}.{part}"
+        listed = listed.removeprefix(".")
+    return listed
+
+
 def children(path: str) -> list[str]:
-    """Return the names of the supported keys right below a section; `""` is the root."""
+    """Return the names of the supported keys right below a section; `""` is the root. Below a map
+    or list of parts these are the keys of an entry, behind its mark."""
+    for mark in ENTRY_MARKS.values():
+        if path + mark in _entries():
+            return [f"{mark[1:]}.{name}" for name in children(path + mark)]
     prefix = f"{path}." if path else ""
     below = (f.path.removeprefix(prefix) for f in fields() if f.supported and _under(f, prefix))
     return [name for name in below if "." not in name]
@@ -81,16 +106,19 @@ def find_field(path: str) -> FieldInfo:
     """Return one key.
 
     Args:
-        path: with dots, such as `resources.nodes`.
+        path: with dots, such as `resources.nodes`; an entry of a map or list by its name or
+            number, as in `kubernetes.volumes.data.mount`.
 
     Raises:
         UserError: there is none; the text proposes what was probably meant.
     """
     known = fields_by_path()
-    if path in known:
-        return known[path]
+    parts = (int(part) if part.isdecimal() else part for part in path.split("."))
+    listed = path if path in known else listed_path(tuple(parts))
+    if listed in known:
+        return known[listed]
     same_name = [full for full in known if full.rpartition(".")[2] == path.rpartition(".")[2]]
-    close = same_name or did_you_mean(path, list(known), count=3)
+    close = same_name or did_you_mean(listed, list(known), count=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`orchestrate explain` lists all"
     raise UserError(f"{path}: the job file has no such key; {hint}")
 
@@ -99,7 +127,7 @@ def _walk(model: type[Part], prefix: str) -> Iterator[FieldInfo]:
     for name, field in model.model_fields.items():
         path = f"{prefix}{key_of(name, field)}"
         core, metadata, optional = unwrap(field.annotation, tuple(field.metadata))
-        part = core if isinstance(core, type) and issubclass(core, Part) else None
+        part = core if _is_part(core) else None
         yield FieldInfo(
             path=path,
             type="map" if part else _type_words(core, metadata),
@@ -108,8 +136,22 @@ def _walk(model: type[Part], prefix: str) -> Iterator[FieldInfo]:
             section=part is not None or typing.get_origin(core) is dict,
             optional=optional,
         )
-        for below in [part] if part else [m.part for m in metadata if isinstance(m, OrMap)]:
-            yield from _walk(below, f"{path}.")
+        for mark, below in _parts_below(core, metadata):
+            yield from _walk(below, f"{path}{mark}.")
+
+
+def _parts_below(core: Any, metadata: tuple[Any, ...]) -> Iterator[tuple[str, type[Part]]]:
+    """Yield the parts whose keys stand below a key, each with what stands between in a path."""
+    if _is_part(core):
+        yield "", core
+    for arg in typing.get_args(core):
+        if _is_part(arg):
+            yield ENTRY_MARKS[typing.get_origin(core)], arg
+    yield from (("", item.part) for item in metadata if isinstance(item, OrMap))
+
+
+def _is_part(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Part)
 
 
 def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...], bool]:

@@ -5,22 +5,48 @@ Names of keys are Kubernetes' own in snake case; what each becomes is in its des
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from orchestrator.spec.base import Duration, OrMap, Part, Size, TypeWords, as_tuple, section
-from orchestrator.spec.slurm import Line, Lines
+from orchestrator import __version__
+from orchestrator.spec.base import Duration, Part, Size, TypeWords, as_tuple, section
+from orchestrator.spec.kubernetes_maps import (
+    Annotations,
+    Labels,
+    ResourceCounts,
+    Selector,
+    Texts,
+    VariableNames,
+    VolumeNames,
+)
+from orchestrator.spec.kubernetes_types import (
+    AbsolutePath,
+    DnsLabel,
+    Image,
+    LabelKey,
+    LabelledName,
+    LabelValue,
+    LabelValues,
+    Mount,
+    Nfs,
+    ObjectName,
+    ObjectNames,
+    Program,
+    ResourceName,
+    SecretKeyName,
+)
+from orchestrator.spec.slurm import Line
 
-Labels = Annotated[dict[str, str], TypeWords("map of names to texts")]
+MAX_INT32 = 2**31 - 1  # of max_skew, and of users' numbers
 
 
 class Toleration(Part):
     """A taint that the pods bear (core/v1 Toleration)."""
 
-    key: Line | None = Field(default=None, description="The taint's key; all keys without it.")
+    key: LabelKey | None = Field(default=None, description="The taint's key; all keys without it.")
     operator: Literal["Equal", "Exists"] = Field(
         default="Exists", description="Whether the taint's value counts."
     )
-    value: str | None = Field(default=None, description="The taint's value, with Equal.")
+    value: LabelValue | None = Field(default=None, description="The taint's value, with Equal.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="The taint's effect; all effects without it."
     )
@@ -29,7 +55,6 @@ class Toleration(Part):
 Tolerations = Annotated[
     tuple[Toleration, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {key, operator, value, effect}"),
 ]
 
@@ -37,17 +62,18 @@ Tolerations = Annotated[
 class NodeRequirement(Part):
     """What a node's label must be (core/v1 NodeSelectorRequirement)."""
 
-    key: Line = Field(default="", description="The label.")
+    key: LabelKey = Field(description="The label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
         default="In", description="How it is compared."
     )
-    values: Lines = Field(default=(), description="With what; none for Exists and DoesNotExist.")
+    values: LabelValues = Field(
+        default=(), description="With what; none for Exists and DoesNotExist."
+    )
 
 
 NodeRequirements = Annotated[
     tuple[NodeRequirement, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {key, operator, values}"),
 ]
 
@@ -55,8 +81,10 @@ NodeRequirements = Annotated[
 class Spread(Part):
     """How evenly the run's pods lie over a topology (core/v1 TopologySpreadConstraint)."""
 
-    topology_key: Line = Field(default="", description="The node label that names the domain.")
-    max_skew: int = Field(default=1, ge=1, description="Most pods that domains may differ by.")
+    topology_key: LabelKey = Field(description="The node label that names the domain.")
+    max_skew: int = Field(
+        default=1, ge=1, le=MAX_INT32, description="Most pods that domains may differ by."
+    )
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
         default="DoNotSchedule", description="What happens where that is not possible."
     )
@@ -65,7 +93,6 @@ class Spread(Part):
 Spreads = Annotated[
     tuple[Spread, ...],
     BeforeValidator(as_tuple),
-    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     TypeWords("list of {topology_key, max_skew, when_unsatisfiable}"),
 ]
 
@@ -74,45 +101,47 @@ class Volume(Part):
     """Where a mount comes from: exactly one of pvc, host_path, nfs, csi, secret, config_map,
     empty_dir."""
 
-    mount: Line | None = Field(default=None, description="Folder in the pods, absolute.")
+    mount: Mount | None = Field(default=None, description="Folder in the pods, absolute.")
     read_only: bool = Field(default=False, description="Whether pods may not write to it.")
-    pvc: Line | None = Field(default=None, description="Name of a PersistentVolumeClaim.")
-    host_path: Line | None = Field(default=None, description="Folder of the node, absolute.")
-    nfs: Line | None = Field(default=None, description="SERVER:/PATH of an NFS export.")
-    csi: Line | None = Field(
+    pvc: ObjectName | None = Field(default=None, description="Name of a PersistentVolumeClaim.")
+    host_path: AbsolutePath | None = Field(
+        default=None, description="Folder of the node, absolute."
+    )
+    nfs: Nfs | None = Field(default=None, description="SERVER:/PATH of an NFS export.")
+    csi: LabelledName | None = Field(
         default=None, description="Driver of an inline CSI volume, such as an object store's."
     )
-    csi_attributes: Labels = Field(
+    csi_attributes: Texts = Field(
         default_factory=dict, description="volumeAttributes for the CSI driver."
     )
-    csi_secret: Line | None = Field(
+    csi_secret: ObjectName | None = Field(
         default=None, description="Name of the Secret that the CSI driver reads."
     )
-    secret: Line | None = Field(default=None, description="Name of a Secret, a file a key.")
-    config_map: Line | None = Field(default=None, description="Name of a ConfigMap.")
+    secret: ObjectName | None = Field(default=None, description="Name of a Secret, a file a key.")
+    config_map: ObjectName | None = Field(default=None, description="Name of a ConfigMap.")
     empty_dir: bool = Field(default=False, description="An empty folder that ends with the pod.")
 
 
 class SecretKey(Part):
     """A key of a Secret."""
 
-    name: Line = Field(default="", description="Name of the Secret.")
-    key: Line = Field(default="", description="Key in it.")
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: SecretKeyName = Field(description="Key in it.")
 
 
 class Kueue(Part):
     """Admission by Kueue."""
 
-    queue: Line | None = Field(
+    queue: LabelledName | None = Field(
         default=None, description="LocalQueue: label kueue.x-k8s.io/queue-name of the object."
     )
-    priority: Line | None = Field(
+    priority: LabelledName | None = Field(
         default=None, description="WorkloadPriorityClass: label kueue.x-k8s.io/priority-class."
     )
     topology: Literal["required", "preferred", "unconstrained"] | None = Field(
         default=None, description="Which podset topology annotation the pod template gets."
     )
-    topology_level: Line | None = Field(
+    topology_level: LabelKey | None = Field(
         default=None, description="Node label of the level, for required and preferred."
     )
 
@@ -120,8 +149,8 @@ class Kueue(Part):
 class Volcano(Part):
     """Gang scheduling by Volcano."""
 
-    queue: Line | None = Field(default=None, description="Volcano's queue.")
-    priority_class: Line | None = Field(default=None, description="The pod group's priority.")
+    queue: ObjectName | None = Field(default=None, description="Volcano's queue.")
+    priority_class: ObjectName | None = Field(default=None, description="The pod group's priority.")
 
 
 class Coscheduling(Part):
@@ -130,7 +159,7 @@ class Coscheduling(Part):
     schedule_timeout: Duration | None = Field(
         default=None, description="How long the gang waits for its last pod."
     )
-    scheduler: Line | None = Field(
+    scheduler: ObjectName | None = Field(
         default=None, description="schedulerName of the scheduler with the plug-in."
     )
 
@@ -141,13 +170,13 @@ class Kubernetes(Part):
     context: Line | None = Field(
         default=None, description="Context of the kubeconfig; by default its current one."
     )
-    namespace: Line | None = Field(
+    namespace: DnsLabel | None = Field(
         default=None, description="Namespace; by default the context's, and none is rendered."
     )
     trainjob_version: Literal["2.1", "2.2", "2.3"] = Field(
         default="2.3", description="Release of Kubeflow Trainer that the cluster has."
     )
-    image: Line | None = Field(
+    image: Image | None = Field(
         default=None,
         description="The trainer's image; by default orchestrate-trainer with the tool's version "
         "as tag (k8s/image).",
@@ -155,31 +184,34 @@ class Kubernetes(Part):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         default=None, description="imagePullPolicy; Kubernetes' own default without it."
     )
-    image_pull_secrets: Lines = Field(default=(), description="Names of Secrets for the registry.")
+    image_pull_secrets: ObjectNames = Field(
+        default=(), description="Names of Secrets for the registry."
+    )
     launcher_from: Literal["image", "config-map"] = Field(
         default="image",
         description="Where node.py comes from: the image, or the run's ConfigMap for an image "
         "that has the trainer and no launcher of this version.",
     )
-    python: Line = Field(
-        default="python3", description="Python of the image that starts node.py and the trainer."
+    python: Program = Field(
+        default="python3",
+        description="Python that starts node.py and the trainer, with launcher_from: config-map.",
     )
-    workdir: Line = Field(
+    workdir: AbsolutePath = Field(
         default="/workspace",
         description="Folder that relative paths of the job file are relative to; absolute.",
     )
     labels: Labels = Field(default_factory=dict, description="Labels of all objects and pods.")
-    annotations: Labels = Field(
-        default_factory=dict, description="Annotations of the object and its pods."
+    annotations: Annotations = Field(
+        default_factory=dict, description="Annotations of all objects and pods."
     )
-    gpu_resource: Line = Field(
+    gpu_resource: ResourceName = Field(
         default="nvidia.com/gpu", description="Resource by which a pod asks for GPUs."
     )
-    gpu_type_label: Line = Field(
+    gpu_type_label: LabelKey = Field(
         default="nvidia.com/gpu.product",
         description="Node label that resources.gpu_type is compared with.",
     )
-    extra_resources: Annotated[dict[str, str], TypeWords("map of resources to quantities")] = Field(
+    extra_resources: ResourceCounts = Field(
         default_factory=dict,
         description="More extended resources of each pod, such as rdma/ib: '1'; request = limit.",
     )
@@ -195,7 +227,7 @@ class Kubernetes(Part):
         default=False,
         description="The pods use the node's network: hostNetwork and its DNS policy.",
     )
-    node_selector: Labels = Field(default_factory=dict, description="nodeSelector.")
+    node_selector: Selector = Field(default_factory=dict, description="nodeSelector.")
     node_affinity: NodeRequirements = Field(
         default=(), description="What nodes' labels must be, all of it."
     )
@@ -203,37 +235,41 @@ class Kubernetes(Part):
     topology_spread: Spreads = Field(
         default=(), description="How evenly the run's pods lie over a topology."
     )
-    pack: Line | None = Field(
+    pack: LabelKey | None = Field(
         default=None,
         description="Node label of the domain in which all pods of the run must lie together "
         "(podAffinity with this topologyKey).",
     )
-    priority_class: Line | None = Field(default=None, description="priorityClassName.")
-    service_account: Line | None = Field(default=None, description="serviceAccountName.")
-    runtime_class: Line | None = Field(default=None, description="runtimeClassName.")
+    priority_class: ObjectName | None = Field(default=None, description="priorityClassName.")
+    service_account: ObjectName | None = Field(default=None, description="serviceAccountName.")
+    runtime_class: ObjectName | None = Field(default=None, description="runtimeClassName.")
     pod_security: Literal["restricted", "baseline", "none"] = Field(
         default="restricted",
-        description="restricted: a security context that Pod Security's restricted level takes.",
+        description="Level of Pod Security that the pods keep to: the namespace's, or a stricter "
+        "one. rdma, host_network and host_path need none, nfs needs baseline.",
     )
     run_as_user: int | None = Field(
-        default=1000, ge=0, description="runAsUser; null for the image's own."
+        default=1000, ge=0, le=MAX_INT32, description="runAsUser; null for the image's own."
     )
     run_as_group: int | None = Field(
-        default=1000, ge=0, description="runAsGroup; null for the image's own."
+        default=1000, ge=0, le=MAX_INT32, description="runAsGroup; null for the image's own."
     )
     fs_group: int | None = Field(
-        default=1000, ge=0, description="fsGroup, with fsGroupChangePolicy OnRootMismatch."
+        default=1000,
+        ge=0,
+        le=MAX_INT32,
+        description="fsGroup, with fsGroupChangePolicy OnRootMismatch.",
     )
     runs: Volume = section(
         "The volume that is mounted at the profile's runs_root; all nodes write to it."
     )
     volumes: Annotated[
-        dict[str, Volume],
-        TypeWords("map of volume names to {mount, pvc, ...}"),
-        OrMap(Volume),
+        dict[str, Volume], VolumeNames, TypeWords("map of volume names to {mount, pvc, ...}")
     ] = Field(default_factory=dict, description="More volumes by name.")
     secret_env: Annotated[
-        dict[str, SecretKey], TypeWords("map of variables to {name, key} of a Secret")
+        dict[str, SecretKey],
+        VariableNames,
+        TypeWords("map of variables to {name, key} of a Secret"),
     ] = Field(default_factory=dict, description="Environment variables from Secrets.")
     kueue: Kueue | None = Field(default=None, description="Admission by Kueue.")
     volcano: Volcano | None = Field(default=None, description="Gang scheduling by Volcano.")
@@ -248,3 +284,8 @@ class Kubernetes(Part):
         description="How long a finished object stays (ttlSecondsAfterFinished); by default for "
         "ever. Not with GitOps, which would make it again.",
     )
+
+    @property
+    def image_name(self) -> str:
+        """The image of the pods, with the default filled in."""
+        return self.image or f"orchestrate-trainer:{__version__}"

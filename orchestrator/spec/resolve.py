@@ -14,6 +14,7 @@ from orchestrator.source import Document, expand, unexpanded_by_path
 from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem, key_of
 from orchestrator.spec.cluster import MAX_NODES
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.kubernetes_target import target_problems
 from orchestrator.spec.layers import (
     Layer,
     Merged,
@@ -57,6 +58,7 @@ class ResolvedJob(NamedTuple):
         spec: the job.
         origins: for the path of each value; a list is one value, a map has one for each key.
         document: the job file.
+        merged: all layers in one, for the place of a value.
         variables: a fault for each value that still holds a variable such as `${NAME}`, because
             the document has not been expanded; `render` refuses these. Values that `--set` or
             another layer replaces do not count.
@@ -66,8 +68,16 @@ class ResolvedJob(NamedTuple):
     spec: JobSpec
     origins: Mapping[KeyPath, Origin]
     document: Document
+    merged: Merged
     variables: tuple[Fault, ...] = ()
     elements: tuple[Element, ...] = ()
+
+    def fault(self, problem: Problem) -> Fault:
+        """Return a problem of the whole at the place that gave the value, else in the job file."""
+        owner = self.merged.owner(problem.path)
+        if owner is None:
+            return self.document.fault(problem.path, problem.message, problem.fix, at=problem.at)
+        return owner.fault(problem)
 
 
 def resolve_job(
@@ -107,12 +117,14 @@ def resolve_job(
                 bad |= {problem.path, *problem.involves}
     merged = merge(layers)
     spec, problems = judge(merged, bad)
+    if spec is not None and profile is not None:
+        problems += target_problems(spec, profile)
     faults += [_fault(merged, job, problem) for problem in problems]
     if faults or spec is None:
         raise FaultsError(_sorted(faults, document.file))
     left = [fault for path, fault in variables.items() if _holds(merged, clusters, job, path)]
     elements = _elements(layers, merged, spec)
-    return ResolvedJob(spec, _origins(spec, merged), document, tuple(left), elements)
+    return ResolvedJob(spec, _origins(spec, merged), document, merged, tuple(left), elements)
 
 
 def _elements(layers: Sequence[Layer], merged: Merged, spec: JobSpec) -> tuple[Element, ...]:
@@ -201,8 +213,11 @@ def judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Probl
             if _is_missing(error):
                 if not _touched(path, bad):
                     problems += problems_of(error)
-                _store(data, path, _STAND_INS[path])
                 bad.add(path)
+                if path in _STAND_INS:
+                    _store(data, path, _STAND_INS[path])
+                else:  # of an entry of a list or map, which goes as a whole
+                    _remove(data, path[:-1])
             else:
                 bad |= _drop(data, error)
     return None, problems
@@ -212,26 +227,20 @@ def _drop(data: dict[str, Any], error: ErrorDetails) -> set[KeyPath]:
     """Remove the faulty values, and return their paths."""
     paths = {problem.path for problem in problems_of(error)}
     for path in paths:
-        where: Any = data
-        for part in path[:-1]:
-            where = where.get(part) if isinstance(where, dict) else None
-            if isinstance(where, list):  # an item of a list: the list goes
-                break
-        if isinstance(where, dict):
-            where.pop(path[-1], None)
-        else:
-            _remove_list(data, path)
+        _remove(data, path)
     return paths
 
 
-def _remove_list(data: dict[str, Any], path: KeyPath) -> None:
+def _remove(data: dict[str, Any], path: KeyPath) -> None:
+    """Remove what is at a path; a list on the way there, or another value, goes as a whole."""
     where: Any = data
-    for part in path:
+    for part in path[:-1]:
         below = where.get(part)
         if not isinstance(below, dict):
             where.pop(part, None)
             return
         where = below
+    where.pop(path[-1], None)
 
 
 def _store(data: dict[str, Any], path: KeyPath, value: Any) -> None:

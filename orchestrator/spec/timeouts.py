@@ -52,7 +52,7 @@ class Timeouts(Part):
     shutdown: Duration = duration(
         "5m",
         "From the request to stop until what still runs is killed; long enough for a checkpoint. "
-        "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds.",
+        "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds is a minute more.",
     )
 
 

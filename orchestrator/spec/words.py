@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import quoted
 from orchestrator.spec.base import PROBLEMS, KeyPath, Problem
-from orchestrator.spec.keys import children, fields, fields_by_path
+from orchestrator.spec.keys import children, fields, fields_by_path, listed_path
 from orchestrator.spec.later import LATER_KEYS, LATER_VALUES
 from orchestrator.spec.suggest import did_you_mean, other_place, other_value
 
@@ -52,7 +52,7 @@ def shown(value: object) -> str:
 
 
 def _unknown(path: KeyPath) -> Problem:
-    name, parent = str(path[-1]), _dots(path[:-1])
+    name, parent = str(path[-1]), listed_path(path[:-1])
     if _dots(path) in LATER_KEYS:
         message = f"not supported yet (for {LATER_KEYS[_dots(path)]})"
         return Problem(path, message, "remove it", "key")
@@ -98,7 +98,7 @@ def _variable(path: KeyPath, given: str) -> Problem:
 
 def _belongs(path: KeyPath) -> str:
     """Return what belongs at a path, for a fix; empty if nothing is known of it."""
-    info = fields_by_path().get(_dots(path))
+    info = fields_by_path().get(listed_path(path))
     return f"give {_article(info.type)}" if info else ""
 
 
@@ -114,7 +114,7 @@ _Words = tuple[str, str]
 
 def _map(path: KeyPath, given: object, _: Any) -> _Words:
     message = f"a map (lines of `key: value`) belongs here, not {shown(given)}"
-    keys = children(_dots(path))
+    keys = children(listed_path(path))
     if isinstance(given, (list, tuple)):
         return message, "remove the hyphens or brackets, and write `key: value` lines"
     return message, f"indent its keys below it: {', '.join(keys)}" if keys else ""
@@ -192,7 +192,7 @@ def _finite(path: KeyPath, given: object, _: Any) -> _Words:
 
 
 def _pattern(path: KeyPath, given: object, _: Any) -> _Words:
-    info = fields_by_path().get(_dots(path))
+    info = fields_by_path().get(listed_path(path))
     return f"{shown(given)} is not a {info.type if info else 'fitting text'}", _HINTS.get(
         _dots(path), ""
     )

@@ -44,6 +44,15 @@ CASES = {
     "L27": "nodes with unequal numbers of GPUs",
     "L29": "an early failure keeps its nodes",
     "L30": "the image's variables win over the job's",
+    "L32": "a failed job's pods stay on their GPUs",
+    "L33": "restarts without end",
+    "L34": "one pod starts again, the others hang",
+    "L35": "a pod's name or its port is there later than the pod that needs it",
+    "L36": "a sidecar of Istio keeps the job from ending",
+    "L37": "what a time to live deletes is made again, for ever",
+    "L38": "an elastic job is shown Running or Succeeded wrongly",
+    "L39": "admitted and suspended, or suspended and shown as running",
+    "L40": "64 MB of shared memory",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
@@ -80,7 +89,6 @@ CASES = {
 LATER = {
     "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
-    **dict.fromkeys((f"L{n}" for n in range(32, 41)), "Kubernetes"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }

@@ -97,7 +97,6 @@ def test_validate_as_json(cli: Cli, good: str) -> None:
         (("validate", "good.yaml", "--clusters", "none.yaml"), "none.yaml"),
         (("render", "good.yaml", "--target", "moon"), "no such target"),
         (("render", "good.yaml", "--set", "resources.nodes"), "--set"),
-        (("render", "good.yaml", "--target", "pytorchjob"), "not supported yet"),
     ],
 )
 def test_a_mistake_gets_a_message_and_exit_code_2(

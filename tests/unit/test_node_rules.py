@@ -103,7 +103,14 @@ def test_a_result_arrives_as_it_was_sent() -> None:
 def head() -> Iterator[Head]:
     made = Head(
         argparse.Namespace(
-            nnodes=2, nproc=1, id="x", host="h", gpus=0, address="127.0.0.1", port=free_port()
+            nnodes=2,
+            nproc=1,
+            id="x",
+            host="h",
+            gpus=0,
+            address="127.0.0.1",
+            port=free_port(),
+            repeat_codes_from=0,
         )
     )
     yield made

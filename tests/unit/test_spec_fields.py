@@ -15,7 +15,15 @@ from pydantic import ValidationError
 from orchestrator import spec
 from orchestrator.errors import UserError
 from orchestrator.source import parse_document
-from orchestrator.spec import PRESETS, JobSpec, fields, find_field, json_schema, resolve_job
+from orchestrator.spec import (
+    PRESETS,
+    JobSpec,
+    children,
+    fields,
+    find_field,
+    json_schema,
+    resolve_job,
+)
 from orchestrator.spec.base import PLUGINS_VARIABLE
 from orchestrator.spec.model import PresetName
 from orchestrator.spec.suggest import ALIASES
@@ -39,7 +47,7 @@ GOOD: dict[str, Any] = {
 def test_every_key_is_described_for_both_schedulers_or_for_none() -> None:
     for info in fields():
         assert info.description.endswith((".", "!")), info.path
-        if info.path.partition(".")[0] == "slurm":
+        if info.path.partition(".")[0] in ("slurm", "kubernetes"):
             continue
         assert ("Slurm" in info.description) == ("Kubernetes" in info.description), info.path
     assert "--nodes" in find_field("resources.nodes").description
@@ -117,6 +125,16 @@ def test_names_from_other_tools_lead_to_keys_that_exist() -> None:
         assert name not in {info.path for info in fields()}
 
 
+def test_keys_of_entries_are_found_by_the_names_and_numbers_of_these() -> None:
+    mount = find_field("kubernetes.volumes.data.mount")
+    assert mount is find_field("kubernetes.volumes.NAME.mount")
+    assert find_field("kubernetes.tolerations.0.key").path == "kubernetes.tolerations.N.key"
+    assert "NAME.key" in children("kubernetes.secret_env")
+    assert children("kubernetes.volumes.NAME") == children("kubernetes.runs")
+    with pytest.raises(UserError, match=r"kubernetes\.volumes\.NAME\.mount"):
+        find_field("kubernetes.volumes.data.mountt")
+
+
 def test_presets_are_those_that_can_be_named() -> None:
     assert set(PresetName.__args__) == set(PRESETS)  # type: ignore[attr-defined]
     for sizes in PRESETS.values():
@@ -175,7 +193,9 @@ def _in_schema(schema: dict[str, Any], path: list[str]) -> dict[str, Any] | None
         for option in [part, *part.get("anyOf", [])]:
             if "$ref" in option:
                 part = schema["$defs"][option["$ref"].rpartition("/")[2]]
-        part = part.get("properties", {}).get(name)
+        below = part.get("additionalProperties") if name == "NAME" else part.get("items")
+        entry = below if name in ("NAME", "N") else None
+        part = entry or part.get("properties", {}).get(name)
     return part
 
 

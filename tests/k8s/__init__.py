@@ -1,0 +1,1 @@
+"""Kubernetes: an API server for tests, and the tests that speak to it."""

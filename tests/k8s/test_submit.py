@@ -1,0 +1,259 @@
+"""Submitting to an API server: once, whoever else does so, and again where that makes sense."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from k8s.apiserver import ApiServer
+from k8s.site import CLUSTERS, Cli, Json, Site
+from orchestrator.backends import kubernetes_apply
+from orchestrator.backends.base import After
+from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes_client import Cluster
+from orchestrator.backends.kubernetes_kinds import HASH_ANNOTATION, RUN_LABEL, TARGETS
+from orchestrator.cli.common import load_job
+from orchestrator.errors import BackendError, UserError
+from orchestrator.render import Rendered, render
+
+OTHERS = {
+    "pytorchjob": ["configmaps"],
+    "trainjob": ["configmaps", "trainingruntimes"],
+    "jobset": ["configmaps"],
+    "job": ["configmaps", "services"],
+}
+
+
+@pytest.fixture(params=sorted(TARGETS))
+def each(request: pytest.FixtureRequest, server: ApiServer, tmp_path: Path, cli: Cli) -> Site:
+    return Site(server, tmp_path, request.param, cli)
+
+
+@pytest.fixture
+def site(server: ApiServer, tmp_path: Path, cli: Cli) -> Site:
+    return Site(server, tmp_path, "pytorchjob", cli)
+
+
+def test_a_submit_makes_all_objects_and_one_owns_the_others(each: Site) -> None:
+    text = each.ok("submit", "job.yaml")
+    assert f"demo is submitted as {each.target.kind.name} in context test" in text
+    uid = each.main()["metadata"]["uid"]
+    for plural in OTHERS[each.target.name]:
+        owners = each.server.get(plural, "demo")["metadata"]["ownerReferences"]
+        assert [owner["uid"] for owner in owners] == [uid]
+    each.server.delete(each.target.kind.plural, "demo")
+    assert [each.server.list(plural) for plural in OTHERS[each.target.name]] == [
+        [] for _ in OTHERS[each.target.name]
+    ]
+
+
+def test_fields_are_applied_by_a_manager_of_their_own(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    managers = {(m["manager"], m["operation"]) for m in each.main()["metadata"]["managedFields"]}
+    assert managers == {("orchestrate", "Apply")}
+
+
+def test_submitting_again_starts_nothing(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    before = each.main()
+    assert "already: nothing started" in each.ok("submit", "job.yaml")
+    assert each.main() == before
+
+
+def test_a_submit_that_was_cut_off_is_finished_by_the_next(each: Site) -> None:
+    each.server.fail(f"PATCH .*/{each.target.kind.plural}/", status=403, message="not now")
+    assert each.run("submit", "job.yaml")[0] == 1
+    assert each.server.list(each.target.kind.plural) == []
+    each.ok("submit", "job.yaml")
+    assert each.server.get("configmaps", "demo")["data"]["trainer.json"]
+    assert each.server.get("configmaps", "demo")["metadata"]["ownerReferences"]
+
+
+def test_objects_without_an_owner_are_given_one(site: Site) -> None:
+    site.ok("submit", "job.yaml")
+    about = site.server.get("configmaps", "demo")["metadata"]
+    site.server.set("configmaps", "demo", metadata={**about, "ownerReferences": []})
+    site.ok("submit", "job.yaml")
+    assert site.server.get("configmaps", "demo")["metadata"]["ownerReferences"]
+
+
+def test_a_run_that_is_done_is_not_run_again(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    each.end(each.target.done)
+    before = each.main()
+    assert "demo is done: nothing to start" in each.ok("submit", "job.yaml")
+    assert each.main() == before
+
+
+@pytest.mark.parametrize("end", ["failed", "done with other contents"])
+def test_what_has_ended_makes_room(each: Site, end: str) -> None:
+    each.ok("submit", "job.yaml")
+    old = each.main()["metadata"]["uid"]
+    each.end(each.target.failed if end == "failed" else each.target.done)
+    each.pod(phase="Failed")
+    sets = () if end == "failed" else ("--set", "train.steps=6")
+    assert "demo continues as" in each.ok("submit", "job.yaml", *sets)
+    assert each.main()["metadata"]["uid"] != old
+    assert each.server.list("pods") == []
+    assert each.server.get("configmaps", "demo")["data"]
+
+
+def test_other_contents_are_refused_while_it_runs(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    before = each.main()
+    code, text = each.run("submit", "job.yaml", "--set", "train.steps=6")
+    assert code == 1
+    assert "with other contents than those of now" in text
+    assert "orchestrate cancel demo" in text
+    assert each.main() == before
+    assert '"steps": 5' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
+
+
+def test_two_submits_at_once_make_one_run(each: Site) -> None:
+    rivals = _rivals(each, [{}, {}])
+    assert [error for error in rivals if error] == []
+    assert len(each.server.list(each.target.kind.plural)) == 1
+
+
+def test_two_submits_at_once_with_other_contents(each: Site) -> None:
+    """One of them wins as a whole, whichever it is."""
+    errors = _rivals(each, [{"train.steps": "6"}, {"train.steps": "7"}])
+    assert len([error for error in errors if error]) == 1
+    steps = "6" if errors[0] is None else "7"
+    assert f'"steps": {steps},' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
+    spec = str(each.main()["metadata"]["annotations"][HASH_ANNOTATION])
+    claim = each.server.get("configmaps", "demo")["metadata"]["annotations"][HASH_ANNOTATION]
+    assert spec == claim
+
+
+def _rivals(site: Site, sets: list[dict[str, str]]) -> list[Exception | None]:
+    """Submit the job with each of these at the same moment; what went wrong with each."""
+    start = threading.Barrier(len(sets))
+    errors: list[Exception | None] = [None for _ in sets]
+
+    def submit(number: int) -> None:
+        rendered, backend = _rendered(site, sets[number]), KubernetesBackend(site.target, Cluster())
+        start.wait()
+        try:
+            backend.submit(rendered, runs_root=Path("/runs"), workdir=Path("/w"), job_text="")
+        except Exception as error:  # whatever it is, the test looks at it
+            errors[number] = error
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(len(sets))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def _rendered(site: Site, sets: dict[str, str]) -> Rendered:
+    """The job's files, with some keys set."""
+    pairs = [f"{key}={value}" for key, value in sets.items()]
+    return render(load_job(site.folder / "job.yaml", None, "clusters.yaml", pairs).plan())
+
+
+def _claim(hash_: str, **about: object) -> Json:
+    labels = {RUN_LABEL: "demo", "app.kubernetes.io/managed-by": "orchestrate"}
+    return {"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "demo", "labels": labels, "annotations": {HASH_ANNOTATION: hash_},
+                         **about}}  # fmt: skip
+
+
+def test_another_submit_under_way_is_not_overtaken(site: Site) -> None:
+    site.server.create(_claim("of another"))
+    code, text = site.run("submit", "job.yaml")
+    assert code == 1
+    assert "another submit of demo, with other contents, is under way" in text
+    assert site.server.list("pytorchjobs") == []
+
+
+def test_the_claim_of_a_submit_that_died_is_not_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.server.create(_claim("of another"))
+    monkeypatch.setattr(kubernetes_apply, "CLAIM_S", -1.0)
+    site.ok("submit", "job.yaml")
+    assert site.server.get("configmaps", "demo")["data"]
+
+
+def test_a_run_of_another_kind_keeps_its_name(site: Site, tmp_path: Path) -> None:
+    site.ok("submit", "job.yaml")
+    (tmp_path / "clusters.yaml").write_text(CLUSTERS.format(target="job"))
+    code, text = site.run("submit", "job.yaml")
+    assert code == 1
+    assert "demo is there as a PyTorchJob" in text
+    assert site.server.list("jobs") == []
+    assert site.server.get("configmaps", "demo")["metadata"]["ownerReferences"]
+
+
+@pytest.mark.parametrize("plural", ["pytorchjobs", "configmaps"])
+def test_what_others_have_made_is_left_alone(site: Site, plural: str) -> None:
+    kinds = {"pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"), "configmaps": ("v1", "ConfigMap")}
+    version, kind = kinds[plural]
+    before = site.server.create(
+        {"apiVersion": version, "kind": kind, "metadata": {"name": "demo"}, "spec": {}}
+    )
+    code, text = site.run("submit", "job.yaml")
+    assert code == 1
+    assert "that orchestrate has not made" in text
+    assert site.server.get(plural, "demo") == before
+
+
+def test_an_object_that_does_not_go_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_apply, "LEAVE_GRACE_S", 0.3)
+    site.ok("submit", "job.yaml")
+    site.end("Failed")
+    about = site.main()["metadata"]
+    site.server.set("pytorchjobs", "demo", metadata={**about, "finalizers": ["x/y"]})
+    code, text = site.run("submit", "job.yaml")
+    assert code == 1
+    assert "still there: pytorchjobs.kubeflow.org demo" in text
+
+
+def test_fresh_and_after_are_refused_with_what_to_do(site: Site) -> None:
+    code, text = site.run("submit", "job.yaml", "--fresh")
+    assert (code, "Give the run another name" in text) == (2, True)
+    backend, after = KubernetesBackend(site.target, Cluster()), [After("afterok", "other")]
+    with pytest.raises(UserError, match="orchestrate wait other"):
+        backend.submit(_rendered(site, {}), runs_root=Path("/runs"), workdir=Path("/w"),
+                       job_text="", after=after)  # fmt: skip
+    assert site.server.list("pytorchjobs") == []
+
+
+@pytest.mark.parametrize("key", ["namespace", "context"])
+def test_a_place_that_only_the_job_names_is_refused(site: Site, key: str) -> None:
+    code, text = site.run("submit", "job.yaml", "--set", f"kubernetes.{key}=elsewhere")
+    assert code == 2
+    assert f"kubernetes.{key}: the job wants elsewhere" in text
+    assert not any("elsewhere" in request for request in site.server.requests)
+
+
+def test_a_cluster_without_the_operator(tmp_path: Path, cli: Cli,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    with ApiServer(tmp_path, without=("kubeflow.org",)) as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+        code, text = Site(server, tmp_path, "pytorchjob", cli).run("submit", "job.yaml")
+    assert code == 1
+    assert "install the Kubeflow training operator" in text
+    assert "--target job needs no operator" in text
+
+
+def test_what_a_rival_has_made_anew_is_not_removed(site: Site) -> None:
+    """Both have seen the failed run; the other one has replaced it already."""
+    site.ok("submit", "job.yaml")
+    failed = site.main()
+    site.end("Failed")
+    site.ok("submit", "job.yaml")
+    new = site.main()["metadata"]["uid"]
+    order = kubernetes_apply.Order(Cluster(), site.target, _rendered(site, {}))
+    order.remove(failed)
+    order.start()
+    assert site.main()["metadata"]["uid"] == new
+    order = kubernetes_apply.Order(Cluster(), site.target, _rendered(site, {"train.steps": "6"}))
+    order.remove(failed)
+    with pytest.raises(BackendError, match="just been submitted"):
+        order.start()
+    assert site.main()["metadata"]["uid"] == new

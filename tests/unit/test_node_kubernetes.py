@@ -1,0 +1,309 @@
+"""node.py where nobody else counts its starts, as on Kubernetes: codes, budgets, lone pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from running import Nodes, read, wait_for_end, wait_until
+
+MakePods = Callable[..., Nodes]
+
+
+@pytest.fixture
+def make_pods(tmp_path: Path) -> Iterator[MakePods]:
+    """Makes the pods of a run: two nodes of one rank, with one failure and one requeue to spare."""
+    made: list[Nodes] = []
+
+    def make(mode: str, nnodes: int = 2, **options: object) -> Nodes:
+        given = {"repeat-codes-from": 128, "failures": 1, "requeues": 1} | {
+            name.replace("_", "-"): value for name, value in options.items()
+        }
+        also = tuple(text for name, value in given.items() for text in (f"--{name}", str(value)))
+        (tmp_path / "work").mkdir(exist_ok=True)
+        run_dir = tmp_path / "run"
+        run_dir.mkdir(exist_ok=True)
+        made.append(Nodes(run_dir, tmp_path / "work", mode, nnodes, nproc=1, also=also))
+        return made[-1]
+
+    yield make
+    for nodes in made:
+        nodes.close()
+
+
+def missed(nodes: Nodes, node: int) -> object:
+    return read(nodes.run_dir / "missed-starts" / f"node-{node}.json")["count"]
+
+
+def attempts(nodes: Nodes) -> list[str]:
+    folder = nodes.run_dir / "attempts"
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def past_attempt(nodes: Nodes, number: int, code: int | None, age_s: float = 0.0) -> None:
+    """An attempt that ended with a code, or with nothing said."""
+    folder = nodes.run_dir / "attempts" / str(number)
+    folder.mkdir(parents=True)
+    (folder / "owner.json").write_text("{}")
+    then = time.time() - age_s
+    os.utime(folder / "owner.json", (then, then))
+    if code is not None:
+        (folder / "end.json").write_text(json.dumps({"version": 1, "code": code}))
+
+
+def waits(nodes: Nodes, node: int) -> bool:
+    return "waiting for node 0 at " in nodes.log(node).read_text()
+
+
+# --- codes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"),
+    [("done", 0), ("silent", 129), ("crash", 129), ("configuration", 78), ("hang", 207)],
+)
+def test_a_code_of_128_and_more_asks_for_a_new_start(
+    make_pods: MakePods, mode: str, code: int
+) -> None:
+    nodes = make_pods(mode)
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: code, 1: code}, nodes.all_logs()
+    # What the attempt came to is told as everywhere else.
+    assert read(nodes.run_dir / "attempts/1/end.json")["code"] == (
+        code if code < 128 else code - 128
+    )
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_pod_that_is_evicted_makes_all_leave_with_a_checkpoint(
+    make_pods: MakePods, node: int
+) -> None:
+    nodes = make_pods("wait")
+    nodes.start(0, 1)
+    nodes.wait_ready()
+    nodes.started[node].terminate()
+    assert nodes.codes() == {0: 203, 1: 203}, nodes.all_logs()
+    assert read(nodes.run_dir / "attempts/1/outcome.json")["outcome"] == "drained"
+
+
+def test_a_finished_run_and_a_stop_before_the_start(make_pods: MakePods) -> None:
+    nodes = make_pods("done", failures=0, requeues=0)
+    nodes.start(1)
+    wait_until(lambda: waits(nodes, 1), "it waits")
+    nodes.started[1].terminate()
+    assert nodes.started[1].wait(timeout=60) == 203
+    assert not (nodes.run_dir / "missed-starts").exists()
+    (nodes.run_dir / "DONE").touch()
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 0, 1: 0}
+
+
+# --- budgets -----------------------------------------------------------------------------------
+
+
+def test_failures_end_when_they_are_used_up_and_count_anew_after_that(make_pods: MakePods) -> None:
+    nodes = make_pods("crash")
+    codes = []
+    for _ in range(3):
+        nodes.start(0, 1)
+        codes.append(set(nodes.codes().values()))
+    assert codes == [{129}, {1}, {129}], nodes.all_logs()
+    given_up = read(nodes.run_dir / "given-up.json")
+    assert (given_up["attempt"], given_up["reason"]) == (2, "failure 2, and attempts.failures is 1")
+    for node in (0, 1):
+        assert "not started again: failure 2" in nodes.log(node).read_text()
+
+
+def test_requeues_have_a_budget_of_their_own(make_pods: MakePods) -> None:
+    nodes = make_pods("wait", nnodes=1, failures=0)
+    for attempt, code in ((1, 203), (2, 1)):
+        nodes.start(0)
+        nodes.wait_ready(attempt)
+        nodes.started[0].terminate()
+        assert nodes.codes() == {0: code}, nodes.all_logs()
+    assert "not started again: requeue 2, and attempts.requeues is 1" in nodes.log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "age_s", "words"),
+    [
+        (None, 0.0, "no new attempt: failure 1, and attempts.failures is 0"),
+        (75, 7200.0, "no new attempt: the first attempt began 72"),
+    ],
+)
+def test_what_an_attempt_could_not_say_ends_the_next_start(
+    make_pods: MakePods, code: int | None, age_s: float, words: str
+) -> None:
+    nodes = make_pods("done", failures=0, deadline_s=3600)
+    past_attempt(nodes, 1, code, age_s)
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 1, 1: 1}
+    assert all(words in nodes.log(node).read_text() for node in (0, 1))
+    assert attempts(nodes) == ["1"]
+    nodes.start(0, 1)  # submitted again
+    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
+
+
+def test_a_deadline_that_passes_in_an_attempt_ends_the_run(make_pods: MakePods) -> None:
+    nodes = make_pods("crash", failures=100, deadline_s=3600)
+    past_attempt(nodes, 1, 1, age_s=3601)
+    (nodes.run_dir / "given-up.json").write_text('{"version": 1, "attempt": "?"}')
+    nodes.also = tuple("7200" if text == "3600" else text for text in nodes.also)
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 129, 1: 129}, nodes.all_logs()
+    nodes.also = tuple("0.001" if text == "7200" else text for text in nodes.also)
+    (nodes.run_dir / "given-up.json").write_text('{"version": 1, "attempt": 2}')
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 1, 1: 1}
+    assert read(nodes.run_dir / "attempts/3/end.json")["code"] == 1
+    assert "attempts.deadline is over" in nodes.log(1).read_text()
+
+
+def test_the_time_limit_is_kept_by_a_checkpoint_before_it(make_pods: MakePods) -> None:
+    nodes = make_pods("wait", nnodes=1, time_limit_s=12)
+    nodes.start(0)
+    assert nodes.codes() == {0: 203}, nodes.all_logs()
+    end = read(nodes.run_dir / "attempts/1/end.json")
+    assert (end["code"], end["reason"]) == (75, "drained by the time limit of 12 s")
+
+
+# --- roll calls that fail ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("here", "words"), [(0, "node 1 of 2 did not report"), (1, "no go from")])
+def test_starts_that_come_to_no_attempt_are_counted(
+    make_pods: MakePods, here: int, words: str
+) -> None:
+    nodes = make_pods("done")
+    codes: list[int] = []
+    for _ in range(3):
+        nodes.start(here, start_timeout_s=1)
+        codes += nodes.codes().values()
+    assert codes == [129, 1, 129]
+    text = nodes.log(here).read_text()
+    assert words in text
+    assert "not started again: missed start 2, and attempts.failures is 1" in text
+    assert missed(nodes, here) == 1
+
+
+def test_a_missed_start_is_the_same_for_all_and_forgotten_after_an_attempt(
+    make_pods: MakePods,
+) -> None:
+    nodes = make_pods("crash", nnodes=3, failures=1)
+    nodes.start(0, 1, start_timeout_s=3)
+    assert nodes.codes() == {0: 129, 1: 129}, nodes.all_logs()
+    nodes.start(0, 1, 2)
+    assert set(nodes.codes().values()) == {129}, nodes.all_logs()
+    del nodes.started[2]
+    nodes.start(0, 1, start_timeout_s=3)
+    assert nodes.codes() == {0: 129, 1: 129}
+    assert missed(nodes, 0) == 1
+
+
+def test_what_cannot_be_counted_is_not_repeated(make_pods: MakePods) -> None:
+    nodes = make_pods("done", nnodes=1)
+    (nodes.run_dir / "attempts").touch()
+    nodes.start(0)
+    assert nodes.codes() == {0: 1}
+    assert "not started again: this start cannot be counted: " in nodes.log(0).read_text()
+
+
+# --- one pod, and the others -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_pod_that_is_killed_ends_the_attempt_and_the_next_start_goes_on(
+    make_pods: MakePods, node: int
+) -> None:
+    nodes = make_pods("wait-plain")
+    nodes.start(0, 1, shutdown_timeout_s=1)
+    nodes.wait_ready()
+    tree = nodes.tree()
+    nodes.started[node].kill()
+    assert nodes.codes() == {node: -9, 1 - node: 129}, nodes.all_logs()
+    wait_for_end(tree)
+    nodes.mode = "done"
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
+    assert attempts(nodes) == ["1", "2"]
+
+
+def test_a_node_that_has_lost_node_0_reads_the_budget_itself(make_pods: MakePods) -> None:
+    nodes = make_pods("wait-plain", failures=0)
+    nodes.start(0, 1, shutdown_timeout_s=1)
+    nodes.wait_ready()
+    nodes.started[0].kill()
+    assert nodes.codes() == {0: -9, 1: 1}, nodes.all_logs()
+    assert not (nodes.run_dir / "given-up.json").exists()  # for node 0, should it come back
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 1, 1: 1}
+    assert attempts(nodes) == ["1"]
+
+
+def test_a_pod_that_is_back_before_the_others_have_left_waits_for_them(
+    make_pods: MakePods,
+) -> None:
+    nodes = make_pods("wait-plain")
+    nodes.start(0, 1, shutdown_timeout_s=1)
+    nodes.wait_ready()
+    nodes.started[0].send_signal(signal.SIGSTOP)  # it has not noticed yet
+    nodes.started[1].kill()
+    assert nodes.started[1].wait(timeout=60) == -9
+    nodes.mode = "done"
+    nodes.log(1).unlink()
+    nodes.start(1)
+    wait_until(lambda: waits(nodes, 1), "it waits")
+    nodes.started[0].send_signal(signal.SIGCONT)
+    assert nodes.started[0].wait(timeout=60) == 129, nodes.all_logs()
+    assert nodes.started[1].poll() is None
+    nodes.start(0)
+    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
+    assert attempts(nodes) == ["1", "2"]
+    assert not (nodes.run_dir / "missed-starts").exists()
+
+
+def test_a_pod_that_an_attempt_goes_without_waits_as_long_as_that_lasts(
+    make_pods: MakePods,
+) -> None:
+    nodes = make_pods("wait", nnodes=3, sizes="2,3", join_grace_s=0)
+    nodes.start(0, 1, start_timeout_s=8)
+    alive = nodes.run_dir / "attempts/1/alive"
+    wait_until(alive.exists, f"{alive}\n{nodes.all_logs()}")
+    nodes.mode = "done"  # of node 2, which takes no part before the next attempt
+    nodes.start(2, start_timeout_s=8)
+    then = alive.stat().st_mtime
+    wait_until(lambda: alive.stat().st_mtime > then + 12, "signs of life")
+    assert nodes.started[2].poll() is None, nodes.all_logs()
+    nodes.started[1].terminate()
+    assert [nodes.started[n].wait(timeout=60) for n in (0, 1)] == [203, 203], nodes.all_logs()
+    nodes.also = (*nodes.also, "--join-grace-s", "60")
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 0, 1: 0, 2: 0}, nodes.all_logs()
+    assert len(os.listdir(nodes.run_dir / "attempts/2/logs")) == 3
+    assert not (nodes.run_dir / "missed-starts").exists()
+
+
+def test_a_pod_whose_place_is_still_taken_comes_again(make_pods: MakePods) -> None:
+    nodes = make_pods("done", nnodes=3)
+    nodes.start(0, 1)
+    wait_until(lambda: connected(nodes), "node 1 has reported")
+    old = nodes.started[1]
+    old.send_signal(signal.SIGSTOP)  # its machine is gone: nothing closes its connection
+    nodes.start(1)
+    wait_until(lambda: "has been taken by" in nodes.log(0).read_text(), "it is turned away")
+    old.kill()
+    old.wait(timeout=60)
+    nodes.start(2)
+    assert nodes.codes() == {0: 0, 1: 0, 2: 0}, nodes.all_logs()
+
+
+def connected(nodes: Nodes) -> bool:
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    # proc(5): local address, remote address, state; 01 is established
+    return any(k[1].endswith(f":{nodes.port:04X}") and k[3] == "01" for k in lines)
