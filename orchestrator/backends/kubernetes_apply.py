@@ -180,7 +180,12 @@ class Order:
 
 
 def dry_run(
-    cluster: Cluster, target: Target, rendered: RenderedFiles, *, force: bool = False
+    cluster: Cluster,
+    target: Target,
+    rendered: RenderedFiles,
+    *,
+    force: bool = False,
+    as_new: bool = False,
 ) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
     """For each object what is there, or None, and what it would be after a submit.
 
@@ -189,9 +194,21 @@ def dry_run(
     Args:
         force: show also what other managers own, and what would have to be made anew: the object
             as it is rendered.
+        as_new: a submit would first remove the run's object that is there: ask for the new one
+            under another name, since most of the old one could not be changed.
     """
     order = Order(cluster, target, rendered)
-    return [_dry(order, thing, force) for thing in order.objects]
+    pairs = [_dry(order, thing, force) for thing in order.others]
+    return [*pairs, _dry(order, _renamed(order) if as_new else order.main, force)]
+
+
+def _renamed(order: Order) -> dict[str, Any]:
+    """The run's object, under another name where there is one with other contents."""
+    live = order.cluster.find(order.target.kind, order.name)
+    if live is None or metadata(live, "annotations").get(HASH_ANNOTATION) == order.hash:
+        return order.main
+    name = f"{order.name[:46].rstrip('-')}-check"  # no longer than a run's name may be
+    return {**order.main, "metadata": {**order.main["metadata"], "name": name}}
 
 
 def _dry(

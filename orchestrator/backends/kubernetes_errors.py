@@ -115,8 +115,8 @@ def unreachable(asked: Asked, reason: object, host: str) -> NoAnswer:
 
 def _unauthorized(asked: Asked, answer: Answer) -> BackendError:
     return BackendError(
-        f"{asked}: the credentials have expired, or are not this cluster's (HTTP 401). Log in "
-        "again, as your site has it; `kubectl auth whoami` shows whether it works."
+        f"{asked}: the credentials have expired, or are not this cluster's (HTTP {answer.code}). "
+        "Log in again, as your site has it; `kubectl auth whoami` shows whether it works."
     )
 
 
@@ -126,6 +126,8 @@ def _forbidden(asked: Asked, answer: Answer) -> BackendError:
         if mark in text:
             return BackendError(f"{asked}: refused: {text}. {fix}")
     user = re.search(r'User "([^"]*)"', text)
+    if user and user[1] == "system:anonymous":  # a plug-in gave no credentials
+        return _unauthorized(asked, answer)
     who = f" User {user[1]}" if user else " You"
     return BackendError(
         f"{asked}: no permission.{who} may not {asked.verb} {asked.kind.resource} in namespace "

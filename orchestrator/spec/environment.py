@@ -80,7 +80,8 @@ def variable_problems(name: str, value: object) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{name} looks like a secret, and a value here would be readable in the rendered files",
-            "remove it here and set it in the shell that submits, or let the program read a file",
+            "remove it here and set it in the shell that submits, or let the program read a file; "
+            "on Kubernetes name a Secret in kubernetes.secret_env",
             at="key",
         )
 

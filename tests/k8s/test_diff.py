@@ -79,3 +79,17 @@ def test_no_permission_is_told_and_no_difference(site: Site) -> None:
     assert code == 1
     assert "no permission. User ada may not patch" in text
     assert "+++" not in text
+
+
+def test_variables_are_those_that_a_submit_would_put_in(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHO", "ada")
+    site.write_job("demo", "env: {OWNER: '${WHO}'}\n")
+    site.ok("submit", "job.yaml")
+    assert site.run(*DIFF)[0] == 0
+    monkeypatch.setenv("WHO", "grace")
+    code, text = site.run(*DIFF)
+    assert code == 1
+    values = [line for line in text.splitlines() if "value: grace" in line]
+    assert [line[0] for line in values] == ["+"]
