@@ -34,6 +34,7 @@ from orchestrator.source import plain
 
 # Another manager, so that what claims a name is none of what is applied.
 CLAIM_MANAGER = f"{MANAGER}-claim"
+CLAIM_ANNOTATION = "orchestrate.dev/submit"
 # How long a submit may take from its claim to the object; later the claim is one that was left.
 CLAIM_S = 120.0
 # What goes by, beside the pods' own grace, until an operator and the garbage collector have acted.
@@ -137,7 +138,7 @@ class Order:
     def _claim(self) -> None:
         """Make the run's ConfigMap, still empty, with the hash: only one submit can."""
         about = {"name": self.name, "labels": {RUN_LABEL: self.name, MANAGED_BY: MANAGER},
-                 "annotations": {HASH_ANNOTATION: self.hash}}  # fmt: skip
+                 "annotations": {CLAIM_ANNOTATION: self.hash}}  # fmt: skip
         claim = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about}
         try:
             self.cluster.create(claim, CLAIM_MANAGER)
@@ -152,7 +153,8 @@ class Order:
         if live is None:
             return True
         check_ours(self.cluster, live, self.name)
-        if metadata(live, "annotations").get(HASH_ANNOTATION) == self.hash:
+        notes = metadata(live, "annotations")  # one that was not submitted has no claim
+        if notes.get(CLAIM_ANNOTATION, notes.get(HASH_ANNOTATION)) == self.hash:
             return False
         self._refuse_rival(live)
         self.cluster.delete(CONFIG_MAP, self.name, uid=uid_of(live))

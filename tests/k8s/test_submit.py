@@ -12,6 +12,7 @@ from k8s.site import CLUSTERS, Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
 from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes_apply import CLAIM_ANNOTATION
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import HASH_ANNOTATION, RUN_LABEL, TARGETS
 from orchestrator.cli.common import load_job
@@ -124,8 +125,8 @@ def test_two_submits_at_once_with_other_contents(each: Site) -> None:
     steps = "6" if errors[0] is None else "7"
     assert f'"steps": {steps},' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
     spec = str(each.main()["metadata"]["annotations"][HASH_ANNOTATION])
-    claim = each.server.get("configmaps", "demo")["metadata"]["annotations"][HASH_ANNOTATION]
-    assert spec == claim
+    notes = each.server.get("configmaps", "demo")["metadata"]["annotations"]
+    assert (notes[CLAIM_ANNOTATION], notes[HASH_ANNOTATION]) == (spec, spec)
 
 
 def _rivals(site: Site, sets: list[dict[str, str]]) -> list[Exception | None]:
@@ -158,7 +159,7 @@ def _rendered(site: Site, sets: dict[str, str]) -> Rendered:
 def _claim(hash_: str, **about: object) -> Json:
     labels = {RUN_LABEL: "demo", "app.kubernetes.io/managed-by": "orchestrate"}
     return {"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "demo", "labels": labels, "annotations": {HASH_ANNOTATION: hash_},
+            "metadata": {"name": "demo", "labels": labels, "annotations": {CLAIM_ANNOTATION: hash_},
                          **about}}  # fmt: skip
 
 
