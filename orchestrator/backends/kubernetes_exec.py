@@ -39,11 +39,13 @@ class PodShell:
         cluster: where the run is.
         target: what it is.
         run: its name.
+        reader: a pod for this alone (kubernetes_reader), which is taken where it is given.
     """
 
     cluster: Cluster
     target: Target
     run: str
+    reader: str = ""
     _pod: str = field(default="", repr=False)
 
     @property
@@ -81,6 +83,9 @@ class PodShell:
 
     def _choose(self) -> str:
         """The running pod of the first node. Raises NoPod if none runs."""
+        if self.reader:
+            self._pod = self.reader
+            return self._pod
         pods = self.cluster.objects(POD, f"{RUN_LABEL}={self.run}")
         facts = newest(pod_facts(self.target, pod) for pod in pods)
         running = [facts[node].name for node in sorted(facts) if facts[node].phase is Phase.RUNNING]
