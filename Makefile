@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short test-slurm test-slurm-24 ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short test-slurm test-slurm-24 test-k8s kind-demo ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -33,15 +33,15 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* .ci/run k8s/tools/get-kubectl
+	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* k8s/kind/demo.sh .ci/run k8s/tools/get-kubectl
 
 unit: setup
-	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults'
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not k8s_live'
 
 # The same with the lines that the tests' own processes ran; slower, since the ranks are forked from them.
 coverage: setup
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults' --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not k8s_live' --cov --cov-report=term:skip-covered
 
 # Every sharding strategy against one process; writes docs/strategies-measured.md.
 matrix: setup

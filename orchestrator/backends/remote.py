@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import Protocol
 
 from orchestrator.backends import runstore
 from orchestrator.backends.runstore import FileFacts, RunStore
@@ -79,6 +80,26 @@ done
 """
 
 
+class Shell(Protocol):
+    """A POSIX shell elsewhere: of a host, or in a pod."""
+
+    @property
+    def label(self) -> str:
+        """The place, as a message names it."""
+        ...
+
+    def shell(
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        what: str = "a command",
+    ) -> Completed:
+        """Run a script to its end; any exit code of its own is returned."""
+        ...
+
+
 class SshSite:
     """A login node.
 
@@ -132,13 +153,14 @@ class SshSite:
 
 
 class SshRunStore:
-    """A run folder on another machine.
+    """A run folder on another machine, or in a pod.
 
     Args:
+        connection: the shell there.
         root: the folder, absolute there.
     """
 
-    def __init__(self, connection: Connection, root: PurePath) -> None:
+    def __init__(self, connection: Shell, root: PurePath) -> None:
         if not root.is_absolute():
             raise BackendError(f"{connection.label}: {root}: a run folder's path is absolute")
         self.connection = connection
@@ -192,14 +214,14 @@ class SshRunStore:
         return self.root / runstore.inside(path)
 
 
-def _ends(connection: Connection, paths: Sequence[PurePath], limit_bytes: int) -> list[bytes]:
+def _ends(connection: Shell, paths: Sequence[PurePath], limit_bytes: int) -> list[bytes]:
     mark = secrets.token_hex(8)
     done = checked(connection, ENDS, mark, limit_bytes, *paths)
     return done.raw.split(mark.encode())[:-1]
 
 
 def checked(
-    connection: Connection,
+    connection: Shell,
     script: str,
     *words: object,
     stdin: bytes = b"",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.errors import BackendError
 
@@ -64,6 +64,57 @@ class RunStore(Protocol):
     def remove(self, folder: str) -> None:
         """Remove a folder, if it is there, with all in it. Raises BackendError if it stays."""
         ...
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line that a run has printed.
+
+    Args:
+        attempt: its attempt, from 1; None if that is not known yet.
+        node: on which node of the run, from 0; None if that is not known.
+        rank: which rank; None for the launcher's own words and those of other containers.
+        container: of the pod, where it is not the launcher's; "" for that.
+        pod: name of the pod.
+        text: without line end.
+    """
+
+    attempt: int | None
+    node: int | None
+    rank: int | None
+    container: str
+    pod: str
+    text: bytes
+
+    @property
+    def prefix(self) -> str:
+        """Who has printed it."""
+        who = f"rank {self.rank}" if self.rank is not None else f"node {self.node}"
+        who = self.pod if self.rank is None and self.node is None else who
+        return f"[{self.attempt or '-'}] {who}{f' ({self.container})' if self.container else ''} | "
+
+
+class Logs(Protocol):
+    """What all nodes of a run print, where that is more than the logs of the ranks."""
+
+    def all(self) -> Iterator[LogLine]:
+        """What the newest attempt has printed until now."""
+        ...
+
+    def new(self) -> Iterator[LogLine]:
+        """What was printed since the last call."""
+        ...
+
+    def rest(self) -> Iterator[LogLine]:
+        """What is left once the run has ended."""
+        ...
+
+
+@runtime_checkable
+class WithLogs(Protocol):
+    """A run store that has them."""
+
+    def merged_logs(self) -> Logs: ...
 
 
 class LocalRunStore:

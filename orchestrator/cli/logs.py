@@ -15,7 +15,7 @@ from orchestrator.errors import UserError, printable
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Handle
-    from orchestrator.backends.runstore import RunStore
+    from orchestrator.backends.runstore import LogLine, Logs, RunStore
 
 
 @click.command(name="logs")
@@ -49,7 +49,7 @@ def command(
     if handle.num_elements:
         last = handle.num_elements - 1
         raise UserError(f"{run} is a sweep: give one of its elements, {run}/0 to {run}/{last}")
-    printer = _Printer(backend.run_store(handle), set(ranks), attempt, from_newest=attempt is None)
+    printer = _printer(backend.run_store(handle), set(ranks), attempt, follow=follow)
     try:
         known = not follow or _follow(printer, backend, handle)
         printer.print_rest()
@@ -59,7 +59,7 @@ def command(
         raise
     if not known:
         raise click.exceptions.Exit(1)
-    if not printer.followers and not follow:
+    if not printer.has_any and not follow:
         raise UserError(_nothing(run, ranks, attempt))
 
 
@@ -72,7 +72,18 @@ def _nothing(run: str, ranks: tuple[int, ...], attempt: int | None) -> str:
     )
 
 
-def _follow(printer: _Printer, backend: Backend, handle: Handle) -> bool:
+def _printer(
+    store: RunStore, ranks: set[int], attempt: int | None, *, follow: bool
+) -> _Printer | _MergedPrinter:
+    """What prints the run's logs: those of its ranks, or all that its nodes say."""
+    from orchestrator.backends.runstore import WithLogs
+
+    if attempt is None and isinstance(store, WithLogs):
+        return _MergedPrinter(store.merged_logs(), ranks, follow=follow)
+    return _Printer(store, ranks, attempt, from_newest=attempt is None)
+
+
+def _follow(printer: _Printer | _MergedPrinter, backend: Backend, handle: Handle) -> bool:
     """Print until the run has ended; return False if its state cannot be told."""
     lost = ""
     for status in states(backend, handle):
@@ -82,6 +93,34 @@ def _follow(printer: _Printer, backend: Backend, handle: Handle) -> bool:
     if lost:
         say(lost, err=True)
     return not lost
+
+
+class _MergedPrinter:
+    """Prints the lines of all nodes as they come."""
+
+    def __init__(self, logs: Logs, ranks: set[int], *, follow: bool) -> None:
+        self.logs, self.ranks, self.follow = logs, ranks, follow
+        self.has_any = False
+
+    def print_new(self) -> None:
+        self._print(self.logs.new())
+
+    def print_rest(self) -> None:
+        self._print(self.logs.rest() if self.follow else self.logs.all())
+
+    def _print(self, lines: Iterable[LogLine]) -> None:
+        raw = not sys.stdout.isatty()
+        for line in lines:
+            if not self.ranks or line.rank in self.ranks:
+                self.has_any = True
+                _echo(line.prefix, line.text, raw=raw)
+
+
+def _echo(prefix: str, line: bytes, *, raw: bool) -> None:
+    if raw:
+        click.echo(prefix.encode() + line)
+    else:
+        click.echo(prefix + printable(line.decode(errors="replace").rstrip("\r")))
 
 
 class _Printer:
@@ -110,10 +149,11 @@ class _Printer:
     def _print(self, attempt: int, rank: int, lines: Iterable[bytes]) -> None:
         prefix = f"[{attempt}] rank {rank} | "
         for line in lines:
-            if self.raw:
-                click.echo(prefix.encode() + line)
-            else:
-                click.echo(prefix + printable(line.decode(errors="replace").rstrip("\r")))
+            _echo(prefix, line, raw=self.raw)
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.followers)
 
     def _attempts(self) -> list[int]:
         names = self.store.list("attempts")

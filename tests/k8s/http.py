@@ -128,6 +128,10 @@ class Handler(BaseHTTPRequestHandler):
         if not container:
             raise ApiError(400, f"a container name must be specified for pod {self.name}")
         if sub == "exec":
+            phase = pod.get("status", {}).get("phase")
+            if phase in ("Succeeded", "Failed"):
+                text = "cannot exec into a container in a completed pod; current phase is"
+                raise ApiError(400, f"{text} {phase}")
             argv = parse_qs(urlsplit(self.path).query, True)["command"]
             return websocket.exec_(self, argv, self.api.exec_folder)
         lines = log_lines(self.api, self.namespace, self.name, container, self.query)

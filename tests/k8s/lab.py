@@ -212,14 +212,15 @@ def pod_object(owner: Owner, pod: PodObject) -> Json:
 
 
 def pod_status(pod: PodObject) -> Json:
-    code, name = pod.running.code, str(pod.running.pod.container["name"])
+    code, given = pod.running.code, pod.running.pod.container
     if code is None:
         phase, state = "Running", Json(running={"startedAt": now()})
     else:
         phase = "Failed" if code else "Succeeded"
         reason = "Error" if code else "Completed"
         state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": now()}}
-    container: Json = {"name": name, "state": state, "restartCount": 0, "ready": code is None}
+    container: Json = {"name": given["name"], "state": state, "restartCount": 0}
+    container |= {"ready": code is None, "image": given["image"], "imageID": ""}
     return {"phase": phase, "podIP": pod.running.address, "containerStatuses": [container]}
 
 

@@ -9,6 +9,7 @@ from k8s.discovery import Json
 
 T0, T1, T2 = "2026-11-30T10:00:00Z", "2026-11-30T10:05:00Z", "2026-11-30T10:10:00Z"
 CANCELLED = {"orchestrate.dev/cancelled": "true"}
+OURS = {"app.kubernetes.io/managed-by": "orchestrate", "orchestrate.dev/run": "demo"}
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
 SPECS: dict[str, Json] = {
     "job": {"completions": 2, "parallelism": 2, "completionMode": "Indexed"},
@@ -51,7 +52,7 @@ def live(
     elif suspend:
         parts["suspend"] = True
     metadata = {"name": "demo", "creationTimestamp": T0, "uid": "u",
-                "labels": labels or {}, "annotations": annotations or {}}  # fmt: skip
+                "labels": {**OURS, **(labels or {})}, "annotations": annotations or {}}  # fmt: skip
     told = {**({"conditions": list(conditions)} if conditions else {}), **status}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": parts,
             "status": told}  # fmt: skip
@@ -73,7 +74,7 @@ def pod(
     """A pod of the run; `state` is that of the launcher's container."""
     container = CONTAINERS.get(target, "node")
     metadata: Json = {"name": name or f"demo-{node}", "creationTimestamp": created,
-                      "labels": {"orchestrate.dev/run": "demo"}, "annotations": {}}  # fmt: skip
+                      "labels": dict(OURS), "annotations": {}}  # fmt: skip
     args = ["--run-dir", "/runs/demo"]
     if target == "pytorchjob":
         is_master = node == 0 and not elastic

@@ -11,6 +11,8 @@ from orchestrator.backends.kubernetes_kinds import (
     INDEX_ANNOTATION,
     MANAGED_BY,
     MANAGER,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
     RUN_LABEL,
     TARGETS,
     Target,
@@ -78,14 +80,16 @@ class Site:
     def pod(self, name: str = "demo", phase: str = "Running", grace_s: int = 1) -> str:
         """Make the pod of node 0; its name."""
         pod = f"{name}-node-0-x1"
-        labels = {RUN_LABEL: name, MANAGED_BY: MANAGER, "training.kubeflow.org/replica-type": "master",
-                  "training.kubeflow.org/replica-index": "0"}  # fmt: skip
+        labels = {RUN_LABEL: name, MANAGED_BY: MANAGER, REPLICA_TYPE_LABEL: "master",
+                  REPLICA_INDEX_LABEL: "0"}  # fmt: skip
         owner = {"apiVersion": self.target.kind.api_version, "kind": self.target.kind.name,
                  "name": name, "uid": self.main(name)["metadata"]["uid"]}  # fmt: skip
         about = {"name": pod, "labels": labels, "annotations": {INDEX_ANNOTATION: "0"},
                  "ownerReferences": [owner]}  # fmt: skip
         spec = {"containers": [{"name": self.target.container}],
                 "terminationGracePeriodSeconds": grace_s}  # fmt: skip
+        going: Json = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 1}}
+        state = {"name": self.target.container, "ready": phase == "Running", "state": going}
         self.server.create({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec,
-                            "status": {"phase": phase}})  # fmt: skip
+                            "status": {"phase": phase, "containerStatuses": [state]}})  # fmt: skip
         return pod

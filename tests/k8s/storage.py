@@ -85,7 +85,8 @@ class Storage:
                 raise exists(resource, name)
             new = copy.deepcopy(obj)
             new.update(apiVersion=resource.api_version, kind=resource.kind)
-            new["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1)
+            new["metadata"].update(uid=str(uuid.uuid4()), generation=1)
+            new["metadata"].setdefault("creationTimestamp", now())
             if resource.namespaced:
                 new["metadata"]["namespace"] = namespace
             return self._put(resource, new, None, is_dry)

@@ -196,7 +196,7 @@ def test_any_text_becomes_one_short_line(text: str, reason: str) -> None:
         assert len(words) <= TEXT_LIMIT
 
 
-EMPTY = st.none() | st.just([]) | st.just({})
+EMPTY: st.SearchStrategy[object] = st.none() | st.just([]) | st.just({})
 KEYS = st.sampled_from(["phase", "conditions", "containerStatuses", "initContainerStatuses",
                         "labels", "annotations", "name", "nodeName", "completions",
                         "replicatedJobs", "pytorchReplicaSpecs", "elasticPolicy"])  # fmt: skip

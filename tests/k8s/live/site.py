@@ -85,12 +85,15 @@ class Site:
         (folder / "job.yaml").write_text(f"name: {name}\n{text}")
         return Run(self, name, folder)
 
-    def pods(self, name: str) -> list[Any]:
-        """The pods of a run, the newest last."""
-        found = self.core.list_namespaced_pod(
-            self.namespace, label_selector=f"orchestrate.dev/run={name}"
-        ).items
-        return sorted(found, key=lambda pod: pod.metadata.creation_timestamp)
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        """The pods of a run as the server has them, the newest last."""
+        answer = self.core.list_namespaced_pod(
+            self.namespace,
+            label_selector=f"orchestrate.dev/run={name}",
+            _preload_content=False,  # the client's own models refuse what they do not know
+        )
+        pods: list[dict[str, Any]] = json.loads(answer.data)["items"]
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def outcome(self, name: str) -> Outcome:
         """The losses of a run and the SHA-256 of its tensors at the end."""
@@ -102,19 +105,21 @@ class Site:
 
     def _ask_a_pod(self, name: str) -> str:
         """What the inspector prints in a pod with the run's image and volume."""
-        spec = self.pods(name)[-1].spec
-        spec.containers = spec.containers[:1]
-        container = spec.containers[0]
-        container.command = [self.facts.get("python", "python3"), "-c", inspector()]
-        container.args, spec.init_containers, spec.restart_policy = [f"/runs/{name}"], None, "Never"
-        spec.node_name, spec.hostname, spec.subdomain = None, None, None
+        spec = self.pods(name)[-1]["spec"]
+        for key in ("initContainers", "nodeName", "hostname", "subdomain", "schedulingGates"):
+            spec.pop(key, None)
+        container = spec["containers"][0]
+        container["command"] = [self.facts.get("python", "python3"), "-c", inspector()]
+        container["args"] = [f"/runs/{name}"]
+        spec |= {"containers": [container], "restartPolicy": "Never"}
         pod = {"metadata": {"name": f"inspect-{name}"}, "spec": spec}
         self.core.create_namespaced_pod(self.namespace, pod)
         eventually(lambda: self._phase(f"inspect-{name}") in ("Succeeded", "Failed"), START_S)
         return str(self.core.read_namespaced_pod_log(f"inspect-{name}", self.namespace))
 
     def _phase(self, pod: str) -> str:
-        return str(self.core.read_namespaced_pod(pod, self.namespace).status.phase)
+        answer = self.core.read_namespaced_pod(pod, self.namespace, _preload_content=False)
+        return str(json.loads(answer.data)["status"].get("phase"))
 
 
 @dataclass
@@ -165,7 +170,7 @@ class Run:
 
     def logs(self) -> str:
         """The ends of the logs of all pods that are there."""
-        return "\n".join(self._log(pod.metadata.name) for pod in self.site.pods(self.name))
+        return "\n".join(self._log(pod["metadata"]["name"]) for pod in self.site.pods(self.name))
 
     def _log(self, pod: str) -> str:
         try:

@@ -37,7 +37,7 @@ def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     run = held(site, target)
     assert "already" in run.submit()
     assert run.name in run.orchestrate("list")
-    last = site.pods(run.name)[-1].metadata.name
+    last = site.pods(run.name)[-1]["metadata"]["name"]
     site.core.delete_namespaced_pod(last, site.namespace)
     status = run.ends("DONE")
     assert status["attempt"] == 2
