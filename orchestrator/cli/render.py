@@ -12,12 +12,12 @@ from orchestrator.cli.common import (
     faults_as_json,
     job_argument,
     json_option,
-    policy_option,
     print_json,
     say,
     say_data,
     set_option,
 )
+from orchestrator.cli.policies import policy_option
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ Levels of Pod Security: kubernetes.io, "Pod Security Standards".
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, normal_path
 from orchestrator.spec.kubernetes_scheduling import scheduling_problems
 from orchestrator.units import format_size
 
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 SOURCES = ("pvc", "host_path", "nfs", "csi", "secret", "config_map", "empty_dir")
 # kubernetes.io, "Annotations"; the launcher's own, of some 200 bytes, are of no account.
 MAX_ANNOTATIONS_BYTES = 255 * 1024
-# Where the launcher mounts something itself.
-OWN_MOUNTS = {
-    "/orchestrate": "the run's configuration",
-    "/dev/shm": "kubernetes.shm_size",
-    "/tmp": "a folder of the pod's own",
-}
 
 
 def kubernetes_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -124,25 +118,6 @@ def _volumes_problems(kubernetes: Kubernetes) -> Iterator[Problem]:
         if own is not None:
             message = f"{mount} would collide with {own}: {OWN_MOUNTS[own]}"
             yield Problem(place, message, "mount it somewhere else")
-
-
-def normal_path(path: str) -> str:
-    """Return an absolute path without what changes nothing: `/data//x/` is `/data/x`."""
-    return posixpath.normpath("/" + path.lstrip("/"))
-
-
-def hides(mount: str, other: str) -> bool:
-    """Whether a volume at `mount` takes the place of what is at `other`; both normal."""
-    return other == mount or other.startswith(mount.rstrip("/") + "/")
-
-
-def collision(mount: str) -> str | None:
-    """Return the folder of OWN_MOUNTS that a volume at `mount` would take the place of, or that
-    leaves no room in it; None if there is none."""
-    mount = normal_path(mount)
-    # The configuration cannot be written to, so nothing can be mounted inside of it.
-    found = (own for own in OWN_MOUNTS if hides(mount, own))
-    return next(found, "/orchestrate" if hides("/orchestrate", mount) else None)
 
 
 def _security_problems(kubernetes: Kubernetes) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import quoted
 from orchestrator.spec.base import KeyPath, Problem
-from orchestrator.spec.kubernetes_problems import OWN_MOUNTS, collision, hides, normal_path
+from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, hides, normal_path
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:

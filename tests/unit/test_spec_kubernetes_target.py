@@ -173,7 +173,7 @@ def test_what_the_user_should_know_is_told_where_it_matters() -> None:
     assert notes("pytorchjob", nodes=2, pod_security="baseline") == ""
     assert notes("pytorchjob", nodes={"min": 1, "max": 2}) == ""
     assert "gone with the pod" in notes("job", runs={"empty_dir": True})
-    host = {"runs": {"host_path": "/lustre"}, "pod_security": "none"}
+    host: dict[str, Any] = {"runs": {"host_path": "/lustre"}, "pod_security": "none"}
     assert "shared file system" in notes("job", nodes=2, **host)
     assert "begins at half" in notes("job", time_limit="10m59s")
     assert notes("job", time_limit="11m") == ""
