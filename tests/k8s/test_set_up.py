@@ -166,5 +166,5 @@ def test_the_demo_renders_with_the_profiles_for_kind(cli: Command, root: Path, t
     files = ["--clusters", str(root / "k8s/kind/clusters.yaml"), "--cluster", f"kind-{target}"]
     code, out, _ = cli("render", str(root / "examples/demo.yaml"), *files)
     assert code == 0
-    assert 'imagePullPolicy: Never' in out.replace('"', '')
-    assert 'namespace: training' in out.replace('"', '')
+    assert "imagePullPolicy: Never" in out.replace('"', "")
+    assert "namespace: training" in out.replace('"', "")
