@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import Any, NamedTuple
 
-from orchestrator import __version__
 from orchestrator.plan import LaunchPlan
 
 CONFIG_FOLDER = "/orchestrate"
@@ -58,7 +57,7 @@ def process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
         command = [kubernetes.python, f"{CONFIG_FOLDER}/node.py"]
     variables = {**OWN_VARIABLES, **dict(plan.env)}
     return {
-        "image": kubernetes.image or f"orchestrate-trainer:{__version__}",
+        "image": kubernetes.image_name,
         "command": [_kept(word) for word in command],
         "arguments": lambda rank: arguments(plan, rank, content_hash),
         "variables": [(name, _kept(value)) for name, value in sorted(variables.items())],

@@ -4,14 +4,13 @@
 them hold, so that none takes the place of another.
 """
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from orchestrator.errors import FaultsError, Position, UserError
-from orchestrator.profiles import ClusterProfile, Target, part_faults
+from orchestrator.profiles import Target, part_faults
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import (
     Duration,
@@ -22,8 +21,6 @@ from orchestrator.spec.base import (
     as_tuple,
     problems_error,
 )
-
-POLICY_VARIABLE = "ORCHESTRATE_POLICY"
 
 Globs = Annotated[tuple[Text, ...], BeforeValidator(as_tuple), TypeWords("list of names or globs")]
 
@@ -107,22 +104,3 @@ def read_policy(path: Path, name: str) -> tuple[Policy, Document]:
     if faults:
         raise FaultsError(sorted(faults, key=lambda fault: fault.position or Position(0, 0)))
     return policy, document
-
-
-def policy_files(
-    profile: ClusterProfile, environ: Mapping[str, str], option: str | None, cwd: Path
-) -> Iterator[tuple[Path, str]]:
-    """Yield the files of all policies that hold, and what to call each.
-
-    Args:
-        profile: its `policy` is relative to the profile's own file.
-        environ: ORCHESTRATE_POLICY is read; relative to cwd.
-        option: what --policy named, relative to cwd.
-        cwd: the working folder.
-    """
-    if profile.policy is not None:
-        name = str(Path(profile.file).parent / profile.policy)
-        yield cwd / name, name
-    for named in (environ.get(POLICY_VARIABLE), option):
-        if named:
-            yield cwd / named, named

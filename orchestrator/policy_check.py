@@ -47,7 +47,7 @@ def check_policies(
     """Raise FaultsError with all that any of the policies does not allow.
 
     Args:
-        files: see policy_files.
+        files: each with what to call it in messages.
         job: judged as it holds in the end.
         profile: the cluster.
 

@@ -7,7 +7,6 @@ folder, the embedded profiles. Embedded profiles stay available under names that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,11 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from orchestrator.errors import Fault, FaultsError, UserError, quoted
+from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import Duration, KeyPath, Part, Problem, Text, duration
-from orchestrator.spec.kubernetes_problems import OWN_MOUNTS, collision
-from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS, profile_problems
 from orchestrator.spec.layers import profile_layers
 from orchestrator.spec.resolve import layer_problems, problems_of
 from orchestrator.spec.suggest import did_you_mean
@@ -31,9 +29,6 @@ EMBEDDED = "embedded profiles"
 
 # A host's alias or user@host; never an option of ssh.
 SSH_PATTERN = r"^[A-Za-z0-9_:][A-Za-z0-9_.:%@-]*$"
-# Of a volume's mountPath, kubernetes.io API reference, VolumeMount: no colon.
-RUNS_FOLDER = re.compile(r"/[^\x00-\x1f\x7f:]+")
-
 Target = Literal["local", "slurm", "pytorchjob", "trainjob", "jobset", "job"]
 
 
@@ -265,28 +260,12 @@ def _profile(document: Document, name: str, entry: object) -> ClusterProfile | l
     layers = profile_layers(profile)
     faults = [layer.fault(p) for layer in layers for p in layer_problems(layer.data)]
     if profile.target in KUBERNETES_TARGETS:
-        faults += [_fault(document, path, problem) for problem in _kubernetes_problems(profile)]
+        faults += [_fault(document, path, problem) for problem in profile_problems(profile)]
     return faults or profile
 
 
 def _fault(document: Document, path: KeyPath, problem: Problem) -> Fault:
     return document.fault((*path, *problem.path), problem.message, problem.fix, at=problem.at)
-
-
-def _kubernetes_problems(profile: ClusterProfile) -> Iterator[Problem]:
-    if not RUNS_FOLDER.fullmatch(profile.runs_root) or collision(profile.runs_root):
-        yield Problem(
-            ("runs_root",),
-            f"{quoted(profile.runs_root)} cannot be mounted in a pod: an absolute path without a "
-            f"colon, which hides none of {', '.join(OWN_MOUNTS)}",
-            "write it like runs_root: /runs; the volume kubernetes.runs is mounted there",
-        )
-    if profile.ssh is not None:
-        message = "a Kubernetes cluster is reached by its API server, from here"
-        yield Problem(("ssh",), message, "remove it, and see kubernetes.context", "key")
-    if profile.workdir is not None:
-        message = "a Kubernetes cluster has this as kubernetes.workdir"
-        yield Problem(("workdir",), message, "write it below kubernetes", "key")
 
 
 def _reserved(document: Document, path: KeyPath, key: str) -> Fault:

@@ -34,6 +34,7 @@ from orchestrator.backends.kubernetes_kinds import (
     MANAGED_BY,
     MANAGER,
     POD,
+    RUN_LABEL,
     TARGETS,
     Object,
     Target,
@@ -44,7 +45,7 @@ from orchestrator.backends.kubernetes_queues import deactivate
 from orchestrator.backends.runstore import RunStore
 from orchestrator.errors import BackendError, UserError
 
-RESEND_S = 5.0
+WATCH_S = 30.0  # then the pods are listed again, whatever a watch has told
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class KubernetesBackend:
 
         Raises BackendError if it would refuse one.
         """
-        found = self.dry_run(rendered)
+        found = kubernetes_apply.dry_run(self.cluster, self.target, rendered, as_new=True)
         kinds = ", ".join(str(after["kind"]) for _, after in found)
         return f"{self.cluster.label}: the API server takes {rendered.name} ({kinds})"
 
@@ -189,21 +190,24 @@ class KubernetesBackend:
         deactivate(self.cluster, live)
 
     def _await_no_pods(self, run: str, pods: Sequence[Object], now: bool) -> None:
+        """Watch the pods until all have ended; with `now` kill those that there are each time."""
         limit_s = kubernetes_apply.LEAVE_GRACE_S + (0 if now else kubernetes_apply.grace_s(pods))
-        start_s, resend_s = time.monotonic(), 0.0
-        for pause_s in kubernetes_apply.pauses_s():
-            alive = [p["metadata"]["name"] for p in pods_of(self.cluster, run) if is_alive(p)]
-            spent_s = time.monotonic() - start_s
+        deadline, labels = time.monotonic() + limit_s, f"{RUN_LABEL}={run}"
+        while True:
+            found, version = self.cluster.snapshot(POD, labels)
+            alive = [pod["metadata"]["name"] for pod in found if is_alive(pod)]
+            left_s = deadline - time.monotonic()
             if not alive:
                 return
-            if spent_s > limit_s:
+            if left_s <= 0:
                 break
-            if now and spent_s >= resend_s:
+            if now:
                 self._kill(alive)
-                resend_s = spent_s + RESEND_S
-            time.sleep(pause_s)
-        raise BackendError(f"{run} did not stop within {limit_s:g} s: {', '.join(alive)} still run."
-                           " Does the operator run? --now kills them.")  # fmt: skip
+            self.cluster.await_change(POD, version, labels, min(left_s, WATCH_S))
+        raise BackendError(
+            f"{run} did not stop within {limit_s:g} s: {', '.join(alive)} still run. Does the "
+            "operator run? --now kills them."
+        )
 
     def _kill(self, pods: Sequence[str]) -> None:
         for pod in pods:

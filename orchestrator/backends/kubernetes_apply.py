@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends.base import RenderedFiles
 from orchestrator.backends.kubernetes_client import Cluster, kind_of
-from orchestrator.backends.kubernetes_errors import AlreadyThere, Conflict
+from orchestrator.backends.kubernetes_errors import AlreadyThere, Conflict, Unchangeable
 from orchestrator.backends.kubernetes_kinds import (
     BY_NAME,
     CONFIG_MAP,
@@ -180,17 +180,35 @@ class Order:
 
 
 def dry_run(
-    cluster: Cluster, target: Target, rendered: RenderedFiles, *, force: bool = False
+    cluster: Cluster,
+    target: Target,
+    rendered: RenderedFiles,
+    *,
+    force: bool = False,
+    as_new: bool = False,
 ) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
     """For each object what is there, or None, and what it would be after a submit.
 
     Nothing is changed. Raises BackendError where the server would refuse one.
 
     Args:
-        force: show also what other managers own.
+        force: show also what other managers own, and what would have to be made anew: the object
+            as it is rendered.
+        as_new: a submit would first remove the run's object that is there: ask for the new one
+            under another name, since most of the old one could not be changed.
     """
     order = Order(cluster, target, rendered)
-    return [_dry(order, thing, force) for thing in order.objects]
+    pairs = [_dry(order, thing, force) for thing in order.others]
+    return [*pairs, _dry(order, _renamed(order) if as_new else order.main, force)]
+
+
+def _renamed(order: Order) -> dict[str, Any]:
+    """The run's object, under another name where there is one with other contents."""
+    live = order.cluster.find(order.target.kind, order.name)
+    if live is None or metadata(live, "annotations").get(HASH_ANNOTATION) == order.hash:
+        return order.main
+    name = f"{order.name[:46].rstrip('-')}-check"  # no longer than a run's name may be
+    return {**order.main, "metadata": {**order.main["metadata"], "name": name}}
 
 
 def _dry(
@@ -199,6 +217,10 @@ def _dry(
     live = order.cluster.find(kind_of(thing), thing["metadata"]["name"])
     try:
         return live, order.cluster.apply(thing, dry_run=True, force=force)
+    except Unchangeable:
+        if not force:
+            raise
+        return live, thing
     except BackendError as error:
         # Trainer's webhook looks for the runtime, which a dry run does not make.
         if "runtime" not in str(error).lower() or not _lacks_runtime(order, thing):

@@ -7,6 +7,7 @@ and none is kept in the folder of temporary files, where another user could have
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from orchestrator.backends import kubernetes_errors as errors
 from orchestrator.backends.kubernetes_errors import Answer, Asked, NotThere
 from orchestrator.backends.kubernetes_kinds import BY_NAME, MANAGER, Kind
 from orchestrator.backends.kubernetes_transport import Request, Transport
+from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
 
 PAGE_LENGTH = 500  # kubectl's own --chunk-size
 PAGES_LIMIT = 200
+AFTER_BREAK_S = 1.0  # a watch that breaks at once is not begun again at full speed
 
 
 @dataclass(kw_only=True)
@@ -96,12 +99,23 @@ class Cluster(Transport):
         for line in self.lines(
             asked, kind.path(self.namespace), query, timeout_s + self.read_timeout_s
         ):
-            event = json.loads(line)
+            event = _event(asked, line)
             if event.get("type") == "ERROR":
                 status = event.get("object", {})
                 answer = Answer.of(int(status.get("code") or 500), json.dumps(status))
                 raise errors.refusal(asked, answer)
             yield event["type"], event["object"]
+
+    def await_change(self, kind: Kind, version: str, labels: str, timeout_s: float) -> None:
+        """Return at the next change of such objects after `version`, or after a time in seconds."""
+        try:
+            for type_, _ in self.watch(kind, version, labels, timeout_s=max(1.0, timeout_s)):
+                if type_ != "BOOKMARK":
+                    return
+        except errors.Gone:  # whoever waits lists them anew
+            return
+        except NoAnswer:
+            time.sleep(min(timeout_s, AFTER_BREAK_S))
 
     def apply(
         self, thing: Mapping[str, Any], *, dry_run: bool = False, force: bool = False
@@ -141,9 +155,9 @@ class Cluster(Transport):
             uid: only the object that has it.
             grace_s: 0 to kill a pod at once; the pod's own without.
         """
-        body: dict[str, Any] = {"propagationPolicy": "Foreground"}
+        foreground = {"propagationPolicy": "Foreground"}  # it stays until all that it owns is gone
+        body: dict[str, Any] = foreground if grace_s is None else {"gracePeriodSeconds": grace_s}
         body |= {} if uid is None else {"preconditions": {"uid": uid}}
-        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         request = self._at("DELETE", kind, name, body=body)
         try:
             self._json(self.asked("delete", kind, name), request)
@@ -172,6 +186,17 @@ def kind_of(thing: Mapping[str, Any]) -> Kind:
     if key not in BY_NAME:
         raise BackendError(f"{' '.join(key)}: no kind of object that is known here")
     return BY_NAME[key]
+
+
+def _event(asked: Asked, line: bytes) -> dict[str, Any]:
+    """An event of a watch, which may have been cut off."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not {"type", "object"} <= content.keys():
+        raise NoAnswer(f"{asked}: the answer was cut off")
+    return content
 
 
 def _query(**parameters: str) -> list[tuple[str, str]]:

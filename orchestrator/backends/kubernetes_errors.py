@@ -85,6 +85,10 @@ class NotThere(BackendError):
     """No such object."""
 
 
+class Unchangeable(BackendError):
+    """What differs cannot be changed in the object that is there."""
+
+
 class Conflict(BackendError):
     """The object has changed meanwhile, or other managers own what was to be changed."""
 
@@ -111,8 +115,8 @@ def unreachable(asked: Asked, reason: object, host: str) -> NoAnswer:
 
 def _unauthorized(asked: Asked, answer: Answer) -> BackendError:
     return BackendError(
-        f"{asked}: the credentials have expired, or are not this cluster's (HTTP 401). Log in "
-        "again, as your site has it; `kubectl auth whoami` shows whether it works."
+        f"{asked}: the credentials have expired, or are not this cluster's (HTTP {answer.code}). "
+        "Log in again, as your site has it; `kubectl auth whoami` shows whether it works."
     )
 
 
@@ -122,6 +126,8 @@ def _forbidden(asked: Asked, answer: Answer) -> BackendError:
         if mark in text:
             return BackendError(f"{asked}: refused: {text}. {fix}")
     user = re.search(r'User "([^"]*)"', text)
+    if user and user[1] == "system:anonymous":  # a plug-in gave no credentials
+        return _unauthorized(asked, answer)
     who = f" User {user[1]}" if user else " You"
     return BackendError(
         f"{asked}: no permission.{who} may not {asked.verb} {asked.kind.resource} in namespace "
@@ -186,7 +192,7 @@ def _invalid(asked: Asked, answer: Answer) -> BackendError:
     words = [f"{c.get('field')}: {c.get('message')}" for c in answer.causes if c.get("field")]
     text = "; ".join(words) or answer.message
     if "immutable" in text:
-        return BackendError(
+        return Unchangeable(
             f"{asked}: what differs cannot be changed in an object that is there: {text}. Cancel "
             "the run and submit again: it is then made anew."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from orchestrator.backends.kubernetes_kinds import (
 )
 from orchestrator.errors import BackendError
 
+WORKLOAD_S = 10.0  # within which Kueue makes the Workload of a new object
+POLL_S = 0.5
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue documentation, "Labels and Annotations"
 
 
@@ -42,12 +45,22 @@ def workload_of(found: Sequence[dict[str, Any]], live: Object) -> dict[str, Any]
     return next((one for one in found if is_owned(one, uid_of(live))), None)
 
 
+def _awaited(cluster: Cluster, live: Object) -> dict[str, Any] | None:
+    """The Workload of an object; it may be made only now. None where nobody makes one."""
+    deadline = time.monotonic() + WORKLOAD_S
+    while True:
+        found = workload_of(workloads(cluster), live)
+        if found is not None or time.monotonic() > deadline:
+            return found
+        time.sleep(POLL_S)
+
+
 def deactivate(cluster: Cluster, live: Object) -> None:
     """Have Kueue, if it has admitted the run, evict it and not admit it again.
 
     Raises BackendError where that is refused: Kueue would then start the run again.
     """
-    workload = workload_of(workloads(cluster), live) if is_queued(live) else None
+    workload = _awaited(cluster, live) if is_queued(live) else None
     if workload is None:
         return
     name = workload["metadata"]["name"]

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.cli.common import Loaded, load_job, say, say_cluster, say_data, shell_path
-from orchestrator.errors import Fault, FaultsError, UserError
-from orchestrator.kustomize import CONFIG_FILE, HEADER, KUSTOMIZATION, kustomize
-from orchestrator.render import Rendered, render
+from orchestrator.cli.common import Loaded, say, say_data, shell_path
+from orchestrator.cli.rendering import is_kubernetes
+from orchestrator.errors import UserError
+from orchestrator.kustomize import HEADER, KUSTOMIZATION, kustomize
+from orchestrator.render import Rendered
 
 # What a folder of ours holds that cannot carry the header: the contents of the run's ConfigMap.
 DATA_FILES = ("launch.json", "node.py", "trainer.json")
@@ -23,67 +24,6 @@ class Change(NamedTuple):
     path: str
     state: str
     diff: str
-
-
-def render_each(
-    job: Path,
-    clusters: Sequence[str],
-    clusters_file: str | None,
-    sets: Sequence[str],
-    target: str | None = None,
-    policy_file: str | None = None,
-) -> list[tuple[Loaded, Rendered]]:
-    """Return what the job becomes on each cluster; none named is the default one.
-
-    Raises:
-        FaultsError: with the faults for all clusters, each once.
-        UserError: several clusters where one of them is not for Kubernetes, or one named twice.
-    """
-    if len(set(clusters)) < len(clusters) or (target is not None and len(clusters) > 1):
-        raise UserError(
-            "--cluster: several of them make an overlay each; give each once, without --target"
-        )
-    faults: list[Fault] = []
-    each = []
-    for cluster in clusters or (None,):
-        try:
-            loaded = _load(job, cluster, clusters_file, sets, target, policy_file)
-            each.append((loaded, render(loaded.plan())))
-        except FaultsError as error:
-            faults += error.faults
-    if faults:
-        raise FaultsError(dict.fromkeys(faults))
-    for loaded, rendered in each if len(each) > 1 else ():
-        _check_kubernetes(loaded, rendered)
-    return each
-
-
-def _load(
-    job: Path,
-    cluster: str | None,
-    clusters_file: str | None,
-    sets: Sequence[str],
-    target: str | None,
-    policy_file: str | None,
-) -> Loaded:
-    loaded = load_job(job, cluster, clusters_file, sets, target=target, policy_file=policy_file)
-    say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
-    if loaded.resolved.variables:
-        raise FaultsError(loaded.resolved.variables)
-    return loaded
-
-
-def is_kubernetes(rendered: Rendered) -> bool:
-    """Whether these files are manifests."""
-    return CONFIG_FILE in rendered.files
-
-
-def _check_kubernetes(loaded: Loaded, rendered: Rendered) -> None:
-    if not is_kubernetes(rendered):
-        raise UserError(
-            f"cluster {loaded.profile.name} is for {rendered.target}, and overlays are for "
-            "Kubernetes. Give it a folder of its own, by a command of its own."
-        )
 
 
 def files_of(each: Sequence[tuple[Loaded, Rendered]]) -> dict[str, str]:
@@ -101,7 +41,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
     Raises UserError where that would overwrite a file of somebody else's, or cannot be done.
     """
     try:
-        ours = _ours(folder)
+        ours = _ours(folder) if is_layout(files) else set()
         _check_no_stranger(folder, files, ours)
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +52,12 @@ def write(folder: Path, files: dict[str, str]) -> None:
         raise UserError(
             f"{folder}: cannot write ({error.strerror}). Give -o a folder that you may write to."
         ) from None
+
+
+def is_layout(files: dict[str, str]) -> bool:
+    """Whether these are kustomize's: they lie in folders of their own, so that what an earlier
+    render has left can be told."""
+    return any("/" in path for path in files)
 
 
 def _check_no_stranger(folder: Path, files: dict[str, str], ours: set[str]) -> None:
@@ -162,7 +108,8 @@ def changes(folder: Path, files: dict[str, str]) -> list[Change]:
 
 
 def _changes(folder: Path, files: dict[str, str]) -> Iterator[Change]:
-    for path in sorted(files.keys() | _ours(folder)):
+    ours = _ours(folder) if is_layout(files) else set()
+    for path in sorted(files.keys() | ours):
         before = _read(folder / path) if (folder / path).is_file() else None
         after = files.get(path)
         if before != after:

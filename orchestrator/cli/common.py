@@ -62,13 +62,6 @@ def set_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def policy_option(function: F) -> F:
-    return click.option(
-        "--policy", "policy_file", metavar="FILE",
-        help="A platform team's policy to keep to, beside the profile's and $ORCHESTRATE_POLICY's.",
-    )(function)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Loaded:
     """A job file, checked against a cluster."""
@@ -81,12 +74,10 @@ class Loaded:
 
     def plan(self) -> LaunchPlan:
         """Return the plan of the job. Raises FaultsError with what a policy does not allow."""
+        from orchestrator.cli.policies import obey
         from orchestrator.plan import make_plan
-        from orchestrator.policy import policy_files
-        from orchestrator.policy_check import check_policies
 
-        files = policy_files(self.profile, os.environ, self.policy_file, Path.cwd())
-        check_policies(files, self.resolved, self.profile)
+        obey(self.resolved, self.profile, self.policy_file)
         return make_plan(self.resolved.spec, self.profile, self.resolved.elements)
 
 
@@ -125,10 +116,8 @@ def load_job(
     expand_variables: bool = False,
     policy_file: str | None = None,
 ) -> Loaded:
-    """Read and check the job file at `path`. Raises FaultsError with all faults at once.
-
-    Whether policies allow it is judged when the plan is made; `policy_file` is what --policy named.
-    """
+    """Read and check the job file at `path`. Raises FaultsError with all faults at once; whether
+    policies allow it, of which --policy names `policy_file`, is judged when the plan is made."""
     from orchestrator.source import read_document
     from orchestrator.spec import resolve_job
     from orchestrator.spec.kubernetes_target import target_notes

@@ -65,12 +65,14 @@ def command(
       orchestrate diff job.yaml deploy/job --cluster east --cluster west
       orchestrate diff job.yaml --live --cluster east
     """
-    from orchestrator.cli.committed import render_each
+    from orchestrator.cli.rendering import Wanted, render_each
 
     with faults_as_json(as_json):
         if folder is None and not live:
             raise UserError("what to compare with? Give DIR, or --live for the cluster")
-        each = render_each(job, clusters, clusters_file, sets)
+        # A submit replaces variables, and what is committed has none.
+        expand = folder is None
+        each = render_each(Wanted(job, clusters, clusters_file, sets, expand_variables=expand))
         found = _folder_changes(folder, each) if folder is not None else []
         for loaded, rendered in each if live else ():
             found += _live_changes(loaded, rendered)
@@ -87,7 +89,8 @@ def _folder_changes(folder: Path, each: Sequence[tuple[Loaded, Rendered]]) -> li
 
 def _live_changes(loaded: Loaded, rendered: Rendered) -> list[Change]:
     """What a submit would change in the cluster, object by object."""
-    from orchestrator.cli.committed import Change, is_kubernetes, unified_diff
+    from orchestrator.cli.committed import Change, unified_diff
+    from orchestrator.cli.rendering import is_kubernetes
     from orchestrator.live_diff import compared
 
     if not is_kubernetes(rendered):

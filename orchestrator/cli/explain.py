@@ -58,7 +58,7 @@ def command(
         words = _words(info)
         if job is not None and not info.section:
             loaded = load_job(job, cluster, clusters_file, sets)
-            words |= _value(loaded.resolved, info)
+            words |= _value(loaded.resolved, field)
             if (info.path, words["value"]) == ("checkpoint.every", "auto"):
                 words |= _failures(loaded)
             say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)
@@ -91,12 +91,12 @@ def _print_all(keys: list[dict[str, Any]], as_json: bool) -> None:
         say(f"{words['key']:<{width}}  {words['type']}{later}")
 
 
-def _value(resolved: ResolvedJob, info: FieldInfo) -> dict[str, Any]:
+def _value(resolved: ResolvedJob, key: str) -> dict[str, Any]:
     """What holds in the job, as plain data (seconds and bytes), and where it comes from."""
     value: Any = resolved.spec.model_dump(mode="json", by_alias=True)
-    keys = tuple(info.path.split("."))
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
+    keys = tuple(key.split("."))
+    for part in keys:
+        value = value.get(part) if isinstance(value, dict) else None
     # A range of nodes is a map, whose parts may come from several places.
     labels = [o.label for path, o in resolved.origins.items() if path[: len(keys)] == keys]
     return {"value": value, "from": ", ".join(dict.fromkeys(labels)) or "default"}

@@ -12,16 +12,21 @@ from orchestrator.cli.common import (
     faults_as_json,
     job_argument,
     json_option,
-    policy_option,
     print_json,
     say,
     say_data,
     set_option,
 )
+from orchestrator.cli.policies import policy_option
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.common import Loaded
     from orchestrator.render import Rendered
+
+    Each = Sequence[tuple[Loaded, Rendered]]
 
 folder_type = click.Path(path_type=Path, file_okay=False)
 
@@ -59,18 +64,17 @@ def command(
       orchestrate render job.yaml --cluster east --cluster west -o deploy/job
       orchestrate render job.yaml --cluster east --cluster west --check deploy/job
     """
-    from orchestrator.cli.committed import files_of, render_each, write
+    from orchestrator.cli.rendering import Wanted, render_each
 
     with faults_as_json(as_json):
         _check_use(clusters, output, check)
-        each = render_each(job, clusters, clusters_file, sets, target, policy_file)
-        files = each[0][1].files if output is None and check is None else files_of(each)
-        if output is not None:
-            write(output, files)
+        each = render_each(Wanted(job, clusters, clusters_file, sets, target, policy_file))
         if check is not None:
-            _check(check, files, job, as_json)
+            _check(check, each, job, as_json)
             return
-    _print(each[0][1], files, output, as_json)
+        rendered = each[0][1]
+        files = rendered.files if output is None else _write(output, each)
+    _print(rendered, files, output, as_json)
 
 
 def _check_use(clusters: tuple[str, ...], output: Path | None, check: Path | None) -> None:
@@ -80,11 +84,20 @@ def _check_use(clusters: tuple[str, ...], output: Path | None, check: Path | Non
         raise UserError("--cluster: several of them make overlays in a folder: give -o or --check")
 
 
-def _check(folder: Path, files: dict[str, str], job: Path, as_json: bool) -> None:
-    """Say how the folder differs, and leave with 1 if it does."""
-    from orchestrator.cli.committed import changes, say_changes
+def _write(folder: Path, each: Each) -> dict[str, str]:
+    """Write what belongs into the folder, and return it."""
+    from orchestrator.cli.committed import files_of, write
 
-    found = changes(folder, files)
+    files = files_of(each)
+    write(folder, files)
+    return files
+
+
+def _check(folder: Path, each: Each, job: Path, as_json: bool) -> None:
+    """Say how the folder differs, and leave with 1 if it does."""
+    from orchestrator.cli.committed import changes, files_of, say_changes
+
+    found = changes(folder, files_of(each))
     if as_json:
         print_json({"same": not found, "files": [change._asdict() for change in found]})
     else:

@@ -13,7 +13,6 @@ from orchestrator.cli.common import (
     cluster_options,
     job_argument,
     load_job,
-    policy_option,
     runs_root,
     say,
     say_cluster,
@@ -21,6 +20,7 @@ from orchestrator.cli.common import (
     set_option,
     shell_path,
 )
+from orchestrator.cli.policies import policy_option
 from orchestrator.cli.render import listing
 from orchestrator.errors import UserError
 

@@ -15,12 +15,12 @@ from orchestrator.cli.common import (
     job_argument,
     json_option,
     load_job,
-    policy_option,
     print_json,
     say,
     say_cluster,
     set_option,
 )
+from orchestrator.cli.policies import policy_option
 
 if TYPE_CHECKING:
     from orchestrator.plan import LaunchPlan

@@ -23,6 +23,8 @@ BASH_OWN = re.compile(
     r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID"
     r"|BASHPID|BASH_ARGC|BASH_ARGV|BASH_LINENO|BASH_SOURCE|DIRSTACK|FUNCNAME|GROUPS"
 )
+# execve(2), "Limits on size of arguments and environment": 32 pages for NAME=VALUE and its NUL.
+MAX_BYTES = 32 * 4096
 SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)", re.IGNORECASE)
 
 
@@ -61,6 +63,12 @@ def variable_problems(name: str, value: object) -> Iterator[Problem]:
         yield _not_text(name, value)
     elif "\0" in value:
         yield Problem((name,), "a NUL character cannot be in an environment variable", "remove it")
+    elif len(f"{name}={value}".encode()) >= MAX_BYTES:
+        yield Problem(
+            (name,),
+            f"longer than Linux lets a variable be, {MAX_BYTES // 1024} KiB with its name",
+            "put it in a file that the program reads",
+        )
     elif name == "NCCL_SOCKET_IFNAME" and _lets_loopback_in(value):
         yield Problem(
             (name,),
@@ -72,7 +80,8 @@ def variable_problems(name: str, value: object) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{name} looks like a secret, and a value here would be readable in the rendered files",
-            "remove it here and set it in the shell that submits, or let the program read a file",
+            "remove it here and set it in the shell that submits, or let the program read a file; "
+            "on Kubernetes name a Secret in kubernetes.secret_env",
             at="key",
         )
 

@@ -13,7 +13,6 @@ from orchestrator.spec.cluster import Attempts, Network, Resources, Timeouts
 from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes import Kubernetes
-from orchestrator.spec.kubernetes_problems import kubernetes_problems
 from orchestrator.spec.launcher import launcher_problems
 from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
@@ -135,7 +134,10 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from sweep_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
     yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
-    yield from kubernetes_problems(spec)
+    if spec.kubernetes.model_fields_set:
+        from orchestrator.spec.kubernetes_problems import kubernetes_problems  # late: for few jobs
+
+        yield from kubernetes_problems(spec)
 
 
 def _resource_problems(spec: JobSpec) -> Iterator[Problem]:

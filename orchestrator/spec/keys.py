@@ -82,12 +82,17 @@ def listed_path(path: KeyPath) -> str:
     listed = ""
     for part in path:
         entry = listed + ENTRY_MARKS[tuple if isinstance(part, int) else dict]
-        listed = entry if entry in _entries() else f"{listed}.{part}" if listed else str(part)
+        listed = entry if entry in _entries() else f"{listed}.{part}"
+        listed = listed.removeprefix(".")
     return listed
 
 
 def children(path: str) -> list[str]:
-    """Return the names of the supported keys right below a section; `""` is the root."""
+    """Return the names of the supported keys right below a section; `""` is the root. Below a map
+    or list of parts these are the keys of an entry, behind its mark."""
+    for mark in ENTRY_MARKS.values():
+        if path + mark in _entries():
+            return [f"{mark[1:]}.{name}" for name in children(path + mark)]
     prefix = f"{path}." if path else ""
     below = (f.path.removeprefix(prefix) for f in fields() if f.supported and _under(f, prefix))
     return [name for name in below if "." not in name]
@@ -101,16 +106,19 @@ def find_field(path: str) -> FieldInfo:
     """Return one key.
 
     Args:
-        path: with dots, such as `resources.nodes`.
+        path: with dots, such as `resources.nodes`; an entry of a map or list by its name or
+            number, as in `kubernetes.volumes.data.mount`.
 
     Raises:
         UserError: there is none; the text proposes what was probably meant.
     """
     known = fields_by_path()
-    if path in known:
-        return known[path]
+    parts = (int(part) if part.isdecimal() else part for part in path.split("."))
+    listed = path if path in known else listed_path(tuple(parts))
+    if listed in known:
+        return known[listed]
     same_name = [full for full in known if full.rpartition(".")[2] == path.rpartition(".")[2]]
-    close = same_name or did_you_mean(path, list(known), count=3)
+    close = same_name or did_you_mean(listed, list(known), count=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`orchestrate explain` lists all"
     raise UserError(f"{path}: the job file has no such key; {hint}")
 

@@ -202,7 +202,7 @@ class Kubernetes(Part):
     )
     labels: Labels = Field(default_factory=dict, description="Labels of all objects and pods.")
     annotations: Annotations = Field(
-        default_factory=dict, description="Annotations of the object and its pods."
+        default_factory=dict, description="Annotations of all objects and pods."
     )
     gpu_resource: ResourceName = Field(
         default="nvidia.com/gpu", description="Resource by which a pod asks for GPUs."

@@ -20,9 +20,6 @@ from orchestrator.spec.kubernetes_types import (
     VALUE_PATTERN,
 )
 
-# kubernetes.io, "Annotations": the limit for all of an object together.
-MAX_ANNOTATIONS_BYTES = 256 * 1024
-
 Check = Callable[[str, str], Iterator[Problem]]
 
 
@@ -47,7 +44,9 @@ def _entry(check: Check, name: str, value: object) -> Iterator[Problem]:
         return
     from orchestrator.spec.words import shown  # late: maps without faults need no words
 
-    fix = f'put it in quotes: "{shown(value)}"' if isinstance(value, (bool, int, float)) else ""
+    fix = "with --set a name with dots is written in braces: --set 'PATH={NAME: VALUE}'"
+    if isinstance(value, (bool, int, float)):
+        fix = f'put it in quotes: "{shown(value)}"'
     yield Problem((name,), f"a text belongs here, not {shown(value)}", fix)
 
 
@@ -134,9 +133,6 @@ def _annotation_problems(name: str, value: str) -> Iterator[Problem]:
         return
     # Upper-case letters are allowed in the prefix: the server looks at the key in lower case.
     yield from _key_problems(name.lower())
-    size = len(name.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
-    if size > MAX_ANNOTATIONS_BYTES:
-        yield Problem((), "all annotations together may have 256 KiB", "put it in a file")
     yield from _text_problems(name, value)
 
 

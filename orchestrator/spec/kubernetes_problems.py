@@ -5,11 +5,11 @@ Levels of Pod Security: kubernetes.io, "Pod Security Standards".
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, normal_path
 from orchestrator.spec.kubernetes_scheduling import scheduling_problems
 from orchestrator.units import format_size
 
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.spec.kubernetes import Kubernetes, Volume
 
 SOURCES = ("pvc", "host_path", "nfs", "csi", "secret", "config_map", "empty_dir")
-# Where the launcher mounts something itself.
-OWN_MOUNTS = {
-    "/orchestrate": "the run's configuration",
-    "/dev/shm": "kubernetes.shm_size",
-    "/tmp": "a folder of the pod's own",
-}
+# kubernetes.io, "Annotations"; the launcher's own, of some 200 bytes, are of no account.
+MAX_ANNOTATIONS_BYTES = 255 * 1024
 
 
 def kubernetes_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -39,6 +35,10 @@ def _own_problems(kubernetes: Kubernetes) -> Iterator[Problem]:
     yield from _runs_problems(kubernetes.runs)
     yield from _volumes_problems(kubernetes)
     yield from _security_problems(kubernetes)
+    annotations = sum(len((k + v).encode()) for k, v in kubernetes.annotations.items())
+    if annotations > MAX_ANNOTATIONS_BYTES:
+        message = f"{annotations} bytes, and an object may have 256 KiB of them"
+        yield Problem(("annotations",), message, "put long texts in a file on a volume")
     if kubernetes.gpu_resource in kubernetes.extra_resources:
         yield Problem(
             ("extra_resources", kubernetes.gpu_resource),
@@ -83,7 +83,7 @@ def _source_problems(volume: Volume, *, required: bool) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{given[0]} is given too, and a volume comes from one place",
-            "remove one of them",
+            f"remove one of them, or write {given[0]}: null over what another layer gives",
             "key",
             involves=((given[0],),),
         )
@@ -118,25 +118,6 @@ def _volumes_problems(kubernetes: Kubernetes) -> Iterator[Problem]:
         if own is not None:
             message = f"{mount} would collide with {own}: {OWN_MOUNTS[own]}"
             yield Problem(place, message, "mount it somewhere else")
-
-
-def normal_path(path: str) -> str:
-    """Return an absolute path without what changes nothing: `/data//x/` is `/data/x`."""
-    return posixpath.normpath("/" + path.lstrip("/"))
-
-
-def hides(mount: str, other: str) -> bool:
-    """Whether a volume at `mount` takes the place of what is at `other`; both normal."""
-    return other == mount or other.startswith(mount.rstrip("/") + "/")
-
-
-def collision(mount: str) -> str | None:
-    """Return the folder of OWN_MOUNTS that a volume at `mount` would take the place of, or that
-    leaves no room in it; None if there is none."""
-    mount = normal_path(mount)
-    # The configuration cannot be written to, so nothing can be mounted inside of it.
-    found = (own for own in OWN_MOUNTS if hides(mount, own))
-    return next(found, "/orchestrate" if hides("/orchestrate", mount) else None)
 
 
 def _security_problems(kubernetes: Kubernetes) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ def _queue_problems(kubernetes: Kubernetes) -> Iterator[Problem]:
         yield Problem(
             (name,),
             f"{given[0]} is given too, and a run is admitted by one alone",
-            f"remove one of them, or write {given[0]}: null where both come from defaults",
+            f"remove one of them, or write {given[0]}: null over what another layer gives",
             "key",
             involves=((given[0],),),
         )

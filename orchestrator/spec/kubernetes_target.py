@@ -5,11 +5,14 @@ Other than kubernetes_problems this rests on the target and on the profile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.errors import quoted
 from orchestrator.spec.base import KeyPath, Problem
-from orchestrator.spec.kubernetes_problems import hides, normal_path
+from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, hides, normal_path
+from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.spec.job import JobSpec
@@ -17,7 +20,22 @@ if TYPE_CHECKING:
 
 KUBERNETES_TARGETS = ("pytorchjob", "trainjob", "jobset", "job")
 MAX_NAME = 63  # of a DNS label: names of pods' hosts and of Services
+# Of trainer/node.py: a stop by the time limit begins timeouts.shutdown and this before it.
+LEAVE_S = 30
+# Of a volume's mountPath, kubernetes.io API reference, VolumeMount: no colon.
+RUNS_FOLDER = re.compile(r"/[^\x00-\x1f\x7f:]+")
 RUNS: KeyPath = ("kubernetes", "runs")
+
+
+class Place(Protocol):
+    """What of a profile says where a run is; ClusterProfile has it."""
+
+    @property
+    def runs_root(self) -> str: ...
+    @property
+    def ssh(self) -> str | None: ...
+    @property
+    def workdir(self) -> str | None: ...
 
 
 def target_problems(spec: JobSpec, profile: ProfileLike) -> Iterator[Problem]:
@@ -120,6 +138,23 @@ def _mount_problems(spec: JobSpec, runs_root: str) -> Iterator[Problem]:
         yield Problem(("kubernetes", "volumes", name, "mount"), message, fix)
 
 
+def profile_problems(profile: Place) -> Iterator[Problem]:
+    """Yield what no pod can follow in a profile with a Kubernetes target, paths from there."""
+    if not RUNS_FOLDER.fullmatch(profile.runs_root) or collision(profile.runs_root):
+        yield Problem(
+            ("runs_root",),
+            f"{quoted(profile.runs_root)} cannot be mounted in a pod: an absolute path without a "
+            f"colon, which hides none of {', '.join(OWN_MOUNTS)}",
+            "write it like runs_root: /runs; the volume kubernetes.runs is mounted there",
+        )
+    if profile.ssh is not None:
+        message = "a Kubernetes cluster is reached by its API server, from here"
+        yield Problem(("ssh",), message, "remove it, and see kubernetes.context", "key")
+    if profile.workdir is not None:
+        message = "a Kubernetes cluster has this as kubernetes.workdir"
+        yield Problem(("workdir",), message, "write it below kubernetes", "key")
+
+
 def target_notes(spec: JobSpec, profile: ProfileLike) -> Iterator[str]:
     """Yield what the user should know of a job without faults on the profile's cluster."""
     if profile.target not in KUBERNETES_TARGETS:
@@ -134,6 +169,12 @@ def target_notes(spec: JobSpec, profile: ProfileLike) -> Iterator[str]:
         yield (
             f"kubernetes.runs is the folder {kubernetes.runs.host_path} of each node: it must be "
             "the same shared file system on all of them"
+        )
+    limit, shutdown = spec.resources.time_limit, spec.timeouts.shutdown
+    if limit is not None and limit < 2 * (shutdown + LEAVE_S):
+        yield (
+            f"resources.time_limit ({format_duration(limit)}) leaves little beside "
+            f"timeouts.shutdown ({format_duration(shutdown)}): the stop begins at half of it"
         )
     has_workers = isinstance(spec.resources.nodes, int) and num_nodes > 1
     if profile.target == "pytorchjob" and has_workers and kubernetes.pod_security == "restricted":

@@ -166,6 +166,14 @@ def _ports(template: PodTemplate) -> Iterator[str]:
                 yield f"{path}.ports: {port['name']!r} is no port's name"
 
 
+def _users(template: PodTemplate) -> Iterator[str]:
+    contexts = [template.spec, *(container for _, container in _containers(template))]
+    for context in (owner.get("securityContext", {}) for owner in contexts):
+        for key in ("runAsUser", "runAsGroup", "fsGroup"):
+            if not 0 <= context.get(key, 0) < 2**31:
+                yield f"spec: {key} {context[key]} is not in 0 to 2147483647"
+
+
 def _placement(template: PodTemplate) -> Iterator[str]:
     for n, toleration in enumerate(template.spec.get("tolerations", ())):
         exists = toleration.get("operator", "Equal") == "Exists"
@@ -189,6 +197,7 @@ POD_RULES: tuple[Callable[[PodTemplate], Iterator[str]], ...] = (
     _volumes,
     _resources,
     _ports,
+    _users,
     _placement,
 )
 

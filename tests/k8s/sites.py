@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
+from k8s.objects import manifests
 from orchestrator.plan import make_plan
 from orchestrator.profiles import ClusterProfile
 from orchestrator.render import Rendered, render
@@ -90,6 +92,36 @@ SITES: dict[str, dict[str, Any]] = {
     },
 }
 """Sections `kubernetes` of cluster profiles, by what is special about them."""
+
+WIDE = """
+name: wide-run-of-a-name-as-long-as-jobset-takes-it-48
+resources:
+  nodes: 4
+  gpus_per_node: 8
+  cpus_per_rank: 12
+  memory: 1500GiB
+  gpu_type: NVIDIA-H200
+  time_limit: 12h
+timeouts: {shutdown: 10m}
+attempts: {failures: 5, requeues: 1000, deadline: 14d}
+env: {NCCL_DEBUG: INFO, PROMPT: "costs $5 at $(date) {{ now }}"}
+train: {model: {preset: nano}, data: {python_docs: true}, steps: 100}
+"""
+ELASTIC = """
+name: elastic
+resources: {nodes: {min: 2, max: 4}, gpus_per_node: 1}
+train: {model: {preset: nano}, data: {python_docs: true}, steps: 100}
+"""
+JOBS = {"wide": WIDE, "elastic": ELASTIC}
+
+
+@functools.cache
+def site_objects(text: str, target: str, site: str) -> dict[str, dict[str, Any]]:
+    """The objects of a job by file, of which each has one; `site` names one of SITES."""
+    files = render_job(text, target, SITES[site]).files
+    found = {name: manifests(text) for name, text in files.items() if name.endswith(".yaml")}
+    assert {len(documents) for documents in found.values()} == {1}
+    return {name: documents[0] for name, documents in found.items()}
 
 
 def render_job(text: str, target: str, site: dict[str, Any]) -> Rendered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from k8s.apiserver import ApiServer
 from k8s.discovery import Resource
 from k8s.site import Cli, Json, Site
-from orchestrator.backends import kubernetes, kubernetes_apply
+from orchestrator.backends import kubernetes, kubernetes_apply, kubernetes_queues
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import CANCELLED_ANNOTATION, TARGETS
 from orchestrator.backends.kubernetes_queues import QUEUE_LABEL
 from orchestrator.errors import UserError
+from running import wait_until
 
 
 @pytest.fixture(params=sorted(TARGETS))
@@ -28,12 +30,16 @@ def site(server: ApiServer, tmp_path: Path, cli: Cli) -> Site:
 
 
 def obey(site: Site, pod: str) -> None:
-    """Let the pod go once the run is suspended, as an operator does."""
+    """Let the pod go as an operator does: after the run is suspended, when somebody watches."""
 
     def react(type_: str, thing: Json) -> None:
         is_main = thing["kind"] == site.target.kind.name
         if is_main and type_ == "MODIFIED" and site.target.is_suspended(thing):
-            site.server.delete("pods", pod)
+            threading.Thread(target=go).start()
+
+    def go() -> None:
+        wait_until(lambda: any("watch=true" in one for one in site.server.requests), "a watch")
+        site.server.delete("pods", pod)
 
     site.server.store.reactions.append(react)
 
@@ -70,6 +76,14 @@ def test_pods_that_stay_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -
     assert site.target.is_suspended(site.main())  # what was asked for stays
 
 
+def test_a_watch_that_is_too_old_is_begun_anew(site: Site) -> None:
+    site.ok("submit", "job.yaml")
+    pod = site.pod()
+    obey(site, pod)
+    site.server.fail("watch=true", status=410)
+    assert "demo: CANCELLED" in site.ok("cancel", "demo")
+
+
 def test_now_kills_the_pods(site: Site) -> None:
     site.ok("submit", "job.yaml")
     site.pod(grace_s=3600)
@@ -94,6 +108,25 @@ def test_kueue_is_told_not_to_admit_it_again(site: Site, version: str) -> None:
     queued(site, version)
     site.ok("cancel", "demo")
     assert site.server.get("workloads", "w")["spec"]["active"] is False
+
+
+def test_a_run_that_kueue_has_not_seen_yet(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be admitted after its cancel."""
+    site.ok("submit", "job.yaml")
+    queued(site, "v1beta1")
+    workload = site.server.get("workloads", "w")
+    site.server.delete("workloads", "w")
+
+    def react(type_: str, thing: Json) -> None:
+        if thing["kind"] == "PyTorchJob" and type_ == "MODIFIED":
+            site.server.create(workload)
+
+    site.server.store.reactions.append(react)
+    site.ok("cancel", "demo")
+    assert site.server.get("workloads", "w")["spec"]["active"] is False
+    site.server.delete("workloads", "w")
+    monkeypatch.setattr(kubernetes_queues, "WORKLOAD_S", 0.0)
+    kubernetes_queues.deactivate(Cluster(), site.main())  # nobody makes one: no error
 
 
 def test_a_cancel_that_kueue_does_not_hear_of_is_an_error(site: Site) -> None:

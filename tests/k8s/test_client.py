@@ -125,6 +125,19 @@ def test_no_permission(cluster: Cluster, server: ApiServer) -> None:
     assert "User tester may not get pytorchjobs.kubeflow.org in namespace default" in text
 
 
+def test_a_user_without_credentials_is_told_to_log_in(cluster: Cluster, server: ApiServer) -> None:
+    text = 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'
+    server.fail("GET", status=403, message=text)
+    with pytest.raises(BackendError, match="Log in again"):
+        cluster.get(CONFIG_MAP, "a")
+
+
+def test_a_watch_that_is_cut_off_within_a_line(cluster: Cluster) -> None:
+    for line in (b'{"type": "ADD', b"null", b'{"type": "ADDED"}'):
+        with pytest.raises(NoAnswer, match="cut off"):
+            kubernetes_client._event(cluster.asked("watch", CONFIG_MAP), line)
+
+
 def test_a_kind_that_the_cluster_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ApiServer(tmp_path, without=("kubeflow.org",)) as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
@@ -201,6 +214,28 @@ def test_a_watch_from_too_long_ago(cluster: Cluster, server: ApiServer) -> None:
     server.store.compact()
     with pytest.raises(Gone):
         list(cluster.watch(CONFIG_MAP, version, timeout_s=1))
+
+
+@pytest.mark.parametrize("fault", [{"drop": True}, {"cut_after_lines": 0}, {"status": 503}, {}])
+def test_a_change_is_awaited(cluster: Cluster, server: ApiServer, fault: dict[str, Any]) -> None:
+    """It may be heard of late, and what breaks a watch is no error: whoever waits looks again."""
+    cluster.apply(CONFIG)
+    _, version = cluster.snapshot(CONFIG_MAP, "run=a")
+    if fault:
+        server.fail("watch=true", times=9, **fault)
+    else:
+        cluster.apply({**CONFIG, "data": {"x": "2"}})
+    cluster.await_change(CONFIG_MAP, version, "run=a", 2)
+    assert any("watch=true" in request for request in server.requests)
+
+
+def test_a_change_from_too_long_ago_is_looked_for_again(
+    cluster: Cluster, server: ApiServer
+) -> None:
+    cluster.apply(CONFIG)
+    _, version = cluster.snapshot(CONFIG_MAP)
+    server.store.compact()
+    cluster.await_change(CONFIG_MAP, version, "", 60)
 
 
 def test_many_objects_come_in_pages(

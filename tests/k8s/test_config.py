@@ -62,6 +62,12 @@ def test_a_file_that_is_no_kubeconfig(
         access_of(None)
 
 
+def test_the_library_is_not_installed(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    with pytest.raises(BackendError, match=r"pip install orchestrate-training\[k8s\]"):
+        access_of(None)
+
+
 def test_several_files_are_one(server: ApiServer, tmp_path: Path,
                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", f"/no/such:{server.kubeconfig}")

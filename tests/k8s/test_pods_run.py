@@ -135,10 +135,8 @@ def test_restarts_end_when_the_budget_is_spent(begin: Callable[..., Run]) -> Non
 
 @pytest.mark.case("L38")
 def test_an_elastic_run_begins_without_a_pod_that_is_pending(begin: Callable[..., Run]) -> None:
-    text = JOB.replace("nodes: 2", "nodes: {min: 1, max: 2}")
-    text = text.replace(
-        "shutdown: 60s", "shutdown: 60s, start: 20s"
-    )  # so long the others are awaited
+    # Node 0 waits for the other no longer than it would for enough of them.
+    text = JOB.replace("nodes: 2", "nodes: {min: 1, max: 2}").replace("step: 5m", "start: 10s")
     run = begin("pytorchjob", [at(1, 0, 5, "wait")], text)
     run.cluster.start(0)
     run.wait_for(1, "waiting")
@@ -156,3 +154,17 @@ def test_a_fault_in_the_job_is_never_repeated(begin: Callable[..., Run]) -> None
     assert run.cluster.ends() is Do.FAILED
     assert set(run.cluster.codes) == {CONFIGURATION}
     assert len(list((run.dir / "attempts").iterdir())) == 1
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "job", "jobset", "trainjob"])
+def test_a_finished_run_whose_object_is_made_again_ends_at_once(
+    target: str, begin: Callable[..., Run]
+) -> None:
+    """As GitOps does with an object that somebody has deleted."""
+    run = begin(target, [])
+    run.dir.mkdir()
+    (run.dir / "DONE").touch()
+    run.cluster.start()
+    assert run.cluster.ends() is Do.DONE, run.cluster.logs()
+    assert run.cluster.codes == [0, 0]
+    assert not (run.dir / "attempts").exists()

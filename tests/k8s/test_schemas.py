@@ -134,6 +134,7 @@ DAMAGES: list[tuple[str, str, Damage, str]] = [
     ("no request", "Job", replace(f"{NODE}.resources.limits", {"x/gpu": "1"}), "request = limit"),
     ("port", "Job", replace(f"{NODE}.ports[0].containerPort", 65536), "65536"),
     ("port's name", "Job", replace(f"{NODE}.ports[0].name", "a-name-too-long-"), "port's name"),
+    ("user", "Job", replace(f"{POD}.securityContext.runAsUser", 2**31), "not in 0 to"),
     ("selector", "Job", replace(f"{EXPRESSION}.operator", "Exists"), "values with In"),
     ("no values", "Job", replace(f"{EXPRESSION}.values", []), "values with In"),
     ("toleration", "Job", replace(f"{POD}.tolerations[0].value", "x"), "takes no value"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from k8s.answers import ApiError
 from k8s.apiserver import ApiServer
 from k8s.site import CLUSTERS, Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
@@ -230,38 +229,6 @@ def test_a_place_that_only_the_job_names_is_refused(site: Site, key: str) -> Non
     assert code == 2
     assert f"kubernetes.{key}: the job wants elsewhere" in text
     assert not any("elsewhere" in request for request in site.server.requests)
-
-
-def test_validate_online_asks_without_making_anything(each: Site) -> None:
-    text = each.ok("validate", "job.yaml", "--online")
-    assert "the API server takes demo" in text
-    assert each.target.kind.name in text
-    assert each.server.list("configmaps") == []
-    assert not [r for r in each.server.requests if "PATCH" in r and "dryRun=All" not in r]
-
-
-def test_validate_online_shows_a_refusal(each: Site) -> None:
-    denied = ApiError(403, 'admission webhook "policy" denied the request: image not allowed')
-    each.server.store.admissions.append(lambda new, old: denied)
-    code, text = each.run("validate", "job.yaml", "--online")
-    assert code == 1
-    assert "image not allowed" in text
-    assert "A policy of the cluster refuses it" in text
-
-
-def test_a_runtime_that_a_dry_run_does_not_make_is_no_fault(
-    server: ApiServer, tmp_path: Path, cli: Cli
-) -> None:
-    site = Site(server, tmp_path, "trainjob", cli)
-
-    def webhook(new: Json, old: Json | None) -> ApiError | None:
-        missing = new["kind"] == "TrainJob" and not server.list("trainingruntimes")
-        text = 'spec.runtimeRef: Invalid value: must be created before the TrainJob: runtime "demo"'
-        return ApiError(422, text) if missing else None
-
-    server.store.admissions.append(webhook)
-    assert "the API server takes demo" in site.ok("validate", "job.yaml", "--online")
-    site.ok("submit", "job.yaml")
 
 
 def test_a_cluster_without_the_operator(tmp_path: Path, cli: Cli,

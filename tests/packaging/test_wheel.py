@@ -61,6 +61,7 @@ def test_the_wheel_holds_templates_and_data_and_no_foreign_names(wheel: Path) ->
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"orchestrator", "trainer"}
     assert "orchestrator/_templates/local/node.sh.j2" in names
+    assert "orchestrator/_templates/k8s/job.yaml.j2" in names
     assert "orchestrator/data/profiles.yaml" in names
     assert "trainer/node.py" in names
 

@@ -1,7 +1,8 @@
 """Becomes the container of a pod: pod.py SPEC, in pid, mount and uts namespaces of its own.
 
 SPEC is JSON: root (an empty folder), read_only (whether that is), hostname, hosts (a file), mounts
-([path, source, read_only], parents first), workdir, argv, env. The container sees this machine's files and, at new places, the pod's volumes.
+([path, source, read_only], parents first), workdir, argv, env. The container sees this machine's
+files and, at new places, the pod's volumes.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ LIMITED = job(
 def plan_of(target: str, given: Mapping[str, Any] = JOB, **kubernetes: Any) -> LaunchPlan:
     """The plan of a job on a cluster with these facts."""
     facts = {"runs": {"pvc": "runs"}, **kubernetes}
-    profile = ClusterProfile(name="c", target=target, runs_root="/runs", kubernetes=facts)
+    profile = ClusterProfile.model_validate(
+        {"name": "c", "target": target, "runs_root": "/runs", "kubernetes": facts}
+    )
     document = parse_document(json.dumps(given).encode(), "job.yaml")
     return make_plan(resolve_job(document, profile).spec, profile)
 

@@ -47,7 +47,7 @@ CASES = {
     "L32": "a failed job's pods stay on their GPUs",
     "L33": "restarts without end",
     "L34": "one pod starts again, the others hang",
-    "L35": "a name is known before anybody listens there",
+    "L35": "a pod's name or its port is there later than the pod that needs it",
     "L36": "a sidecar of Istio keeps the job from ending",
     "L37": "what a time to live deletes is made again, for ever",
     "L38": "an elastic job is shown Running or Succeeded wrongly",

@@ -180,3 +180,10 @@ def test_the_faults_for_all_clusters_come_at_once_and_each_once(cli: Cli, tmp_pa
     assert err.count("job.yaml:7:1 x: unknown key") == 1
     assert "clusters.west.resources.nodes" in err
     assert not (tmp_path / "deploy").exists()
+
+
+def test_a_render_for_another_target_leaves_the_overlays_alone(cli: Cli, tmp_path: Path) -> None:
+    cli("render", "job.yaml", *BOTH, "-o", "deploy")
+    assert cli("render", "job.yaml", "--target", "slurm", "-o", "deploy")[0] == 0
+    assert cli("render", "job.yaml", *BOTH, "--check", "deploy")[0] == 0
+    assert cli("render", "job.yaml", "--target", "slurm", "--check", "deploy")[0] == 0

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from k8s.kustomized import built, by_kind
+from k8s.kustomized import built, documents, rendered_objects
 from orchestrator.cli.common import load_job
 from orchestrator.errors import UserError
 from orchestrator.kustomize import HEADER, kustomize
 from orchestrator.render import Rendered, render
+from orchestrator.yaml_text import yaml_text
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "demo.yaml"
@@ -101,7 +102,8 @@ def write(files: dict[str, str], folder: Path) -> None:
 
 
 def manifests(rendered: Rendered) -> dict[str, Any]:
-    return by_kind(*(text for name, text in rendered.files.items() if name.endswith(".yaml")))
+    texts = [text for name, text in rendered.files.items() if name.endswith(".yaml")]
+    return rendered_objects(*texts)
 
 
 @pytest.mark.parametrize(
@@ -167,3 +169,50 @@ def test_a_name_that_makes_no_folder_is_refused(name: str, tmp_path: Path) -> No
     [(_, rendered)] = render_for(DEMO, clusters_of("job", tmp_path), ["first"])
     with pytest.raises(UserError, match="becomes a folder"):
         kustomize([(name, rendered)])
+
+
+@pytest.mark.parametrize("target", ["job", "jobset", "pytorchjob", "trainjob"])
+def test_the_overlays_of_all_examples_build(target: str, tmp_path: Path) -> None:
+    clusters = clusters_of(target, tmp_path)
+    expected = []
+    for job in sorted((ROOT / "examples").glob("*.yaml")):
+        if job.stem != "sweep":  # no target of Kubernetes takes one
+            each = render_for(job, clusters, ["first", "other"])
+            write(kustomize(each), tmp_path / job.stem)
+            expected += list(manifests(each[1][1]).values())
+    overlays = [str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/overlays/other")]
+    (tmp_path / "kustomization.yaml").write_text(yaml_text({"resources": sorted(overlays)}))
+    assert in_order(documents(tmp_path)) == in_order(expected)
+
+
+def in_order(trees: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(trees, key=lambda tree: (tree["metadata"]["name"], tree["kind"]))
+
+
+HOSTILE = [
+    "", " lead", "trail ", "no", "null", "~", "1e3", "0x1", "2001-01-01", "1_000", "=", "<<", "*a",
+    "a: b", "# c", "- d", "a'b\"c\\d", "x\ny\n", "\n", "---\n...", "{{ x }}", "{% raw %}",
+    "$(HOME)", "$$(HOME)", "%d", "é ü ß", "\u2028", "\U0001f600", "\u200b", "\t", "|", ">", "@",
+    "`", "x" * 70_000,
+]  # fmt: skip
+
+
+def test_values_of_any_kind_come_through_a_patch_as_they_are(tmp_path: Path) -> None:
+    def job(values: list[str]) -> list[tuple[str, Rendered]]:
+        file = tmp_path / f"{len(values)}.yaml"
+        env = {f"V{n}": value for n, value in enumerate(values)}
+        file.write_text(DEMO.read_text("utf-8") + yaml_text({"env": env}), "utf-8")
+        return render_for(file, clusters_of("job", tmp_path), ["other"])
+
+    [(_, plain)], [(_, hostile)] = job(["as", "it", "was"]), job(HOSTILE)
+    more = [*HOSTILE[1:], HOSTILE[0]]
+    [(_, moved)] = job(more)
+    each = [("plain", plain), ("hostile", hostile), ("moved", moved)]
+    write(kustomize(each), tmp_path / "from-plain")
+    write(kustomize(each[1:]), tmp_path / "from-hostile")
+    assert built(tmp_path / "from-plain/overlays/hostile") == manifests(hostile)
+    assert built(tmp_path / "from-hostile/overlays/moved") == manifests(moved)
+    found = manifests(moved)["Job"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {e["value"] for e in found if e["name"].startswith("V")} == {
+        value.replace("$", "$$") for value in more
+    }

@@ -181,7 +181,7 @@ def test_starts_that_come_to_no_attempt_are_counted(
     make_pods: MakePods, here: int, words: str
 ) -> None:
     nodes = make_pods("done")
-    codes = []
+    codes: list[int] = []
     for _ in range(3):
         nodes.start(here, start_timeout_s=1)
         codes += nodes.codes().values()

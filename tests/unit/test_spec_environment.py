@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from orchestrator.errors import FaultsError
 from orchestrator.source import parse_document
 from orchestrator.spec import ResolvedJob, resolve_job
+from orchestrator.spec.environment import MAX_BYTES
 
 JOB = """\
 name: good
@@ -54,6 +56,17 @@ def test_bash_does_not_let_them_be_set(name: str) -> None:
 )
 def test_names_that_only_look_alike_are_allowed(name: str) -> None:
     assert resolve(f"env: {{{name}: x}}").spec.env == {name: "x"}
+
+
+@pytest.mark.skipif(os.sysconf("SC_PAGESIZE") != 4096, reason="larger pages, a larger limit")
+def test_a_value_is_as_long_as_a_process_can_have_it() -> None:
+    longest = "x" * (MAX_BYTES - len("A=") - 1)
+    assert resolve(f"env: {{A: {longest}}}").spec.env == {"A": longest}
+    subprocess.run(["true"], env={**os.environ, "A": longest}, check=True)
+    with pytest.raises(FaultsError, match="128 KiB"):
+        resolve(f"env: {{A: {longest}x}}")
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["true"], env={**os.environ, "A": longest + "x"}, check=True)
 
 
 @pytest.mark.parametrize("name", ["eth0", "eth0:1", "ib0.8001", "veth-a_b@if5", "_x", "e" * 15])

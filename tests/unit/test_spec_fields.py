@@ -15,7 +15,15 @@ from pydantic import ValidationError
 from orchestrator import spec
 from orchestrator.errors import UserError
 from orchestrator.source import parse_document
-from orchestrator.spec import PRESETS, JobSpec, fields, find_field, json_schema, resolve_job
+from orchestrator.spec import (
+    PRESETS,
+    JobSpec,
+    children,
+    fields,
+    find_field,
+    json_schema,
+    resolve_job,
+)
 from orchestrator.spec.base import PLUGINS_VARIABLE
 from orchestrator.spec.model import PresetName
 from orchestrator.spec.suggest import ALIASES
@@ -115,6 +123,16 @@ def test_names_from_other_tools_lead_to_keys_that_exist() -> None:
     for name, path in ALIASES.items():
         assert find_field(path).supported
         assert name not in {info.path for info in fields()}
+
+
+def test_keys_of_entries_are_found_by_the_names_and_numbers_of_these() -> None:
+    mount = find_field("kubernetes.volumes.data.mount")
+    assert mount is find_field("kubernetes.volumes.NAME.mount")
+    assert find_field("kubernetes.tolerations.0.key").path == "kubernetes.tolerations.N.key"
+    assert "NAME.key" in children("kubernetes.secret_env")
+    assert children("kubernetes.volumes.NAME") == children("kubernetes.runs")
+    with pytest.raises(UserError, match=r"kubernetes\.volumes\.NAME\.mount"):
+        find_field("kubernetes.volumes.data.mountt")
 
 
 def test_presets_are_those_that_can_be_named() -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Fault, FaultsError
@@ -90,7 +90,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "kubernetes.kueue.queue",
     ),
     ({"annotations": {"a b": ""}}, "annotations.a b", "prefix/name"),
-    ({"annotations": {"a": "x" * 300_000}}, "annotations.a", "256 KiB"),
+    ({"annotations": {"a": "x" * 150_000, "b": "é" * 75_000}}, "annotations", "256 KiB"),
+    ({"labels": {"a": {"b": "c"}}}, "labels.a", "--set 'PATH={NAME: VALUE}'"),
     ({"annotations": {"api-token": "x"}}, "annotations.api-token", "looks like a secret"),
     (
         {"annotations": {"orchestrate.dev/content-hash": "x"}},
@@ -264,6 +265,7 @@ def is_qualified(name: str) -> bool:
     )
 
 
+@settings(deadline=None)
 @given(NAMES, NAMES)
 def test_labels_are_taken_exactly_where_kubernetes_takes_them(name: str, value: str) -> None:
     taken = is_qualified(name) and (value == "" or ("/" not in value and is_qualified(value)))
@@ -276,6 +278,7 @@ def test_labels_are_taken_exactly_where_kubernetes_takes_them(name: str, value: 
         assert selector == {name: value}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_an_annotation_is_carried_unchanged_or_refused(text: str) -> None:
     try:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Fault, FaultsError, UserError
@@ -87,6 +87,7 @@ def test_no_sweep_has_no_elements_and_a_cluster_may_leave_it_out() -> None:
 KEYS = st.sampled_from(["train.seed", "train.steps", "checkpoint.keep", "train.batch.micro"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, st.lists(st.integers(1, 99), unique=True, min_size=1, max_size=4)))
 def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[int]]) -> None:
     job = json.loads(json.dumps(resolve_data(grid)))

@@ -1,0 +1,147 @@
+"""How node.py counts starts and time where nobody else does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from running import wait_until
+from trainer import node
+
+CODES = st.sampled_from([0, 1, 75, 78, 79, None])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=5,
+)
+
+
+def arguments(run_dir: str | Path, **changes: object) -> argparse.Namespace:
+    given = {"failures": 3, "requeues": 5, "deadline_s": 0.0, "node_rank": 0, "host": "h"}
+    return argparse.Namespace(run_dir=str(run_dir), repeat_codes_from=128, **(given | changes))
+
+
+def add_attempt(run_dir: str, number: int, code: object) -> None:
+    folder = Path(run_dir, "attempts", str(number))
+    folder.mkdir(parents=True)
+    (folder / "owner.json").write_text("{}")
+    if code is not None:
+        (folder / "end.json").write_text(json.dumps({"code": code}))
+
+
+@given(st.lists(CODES, max_size=12), st.integers(0, 12), st.integers(0, 4), st.integers(0, 4))
+def test_attempts_since_the_run_was_given_up_count(
+    codes: list[int | None], given_up_after: int, failures: int, requeues: int
+) -> None:
+    with tempfile.TemporaryDirectory() as run_dir:
+        for number, code in enumerate(codes, start=1):
+            add_attempt(run_dir, number, code)
+        node.write_json(Path(run_dir, node.GIVEN_UP_FILE), {"attempt": given_up_after})
+        why = node.spent(arguments(run_dir, failures=failures, requeues=requeues))
+    since = codes[given_up_after:]
+    failed = sum(code in (1, 79, None) for code in since)
+    if failed > failures:
+        assert why == f"failure {failed}, and attempts.failures is {failures}"
+    elif since.count(75) > requeues:
+        assert why == f"requeue {since.count(75)}, and attempts.requeues is {requeues}"
+    else:
+        assert why == ""
+
+
+@given(st.dictionaries(st.sampled_from(["attempt", "code", "count", "after"]), JSON))
+def test_what_others_have_written_into_these_files_does_no_harm(content: dict[str, object]) -> None:
+    with tempfile.TemporaryDirectory() as run_dir:
+        add_attempt(run_dir, 1, content.get("code"))
+        missed = Path(run_dir, node.MISSED_DIR, "node-0.json")
+        missed.parent.mkdir()
+        for path in (Path(run_dir, node.GIVEN_UP_FILE), missed):
+            path.write_text(json.dumps(content))
+        args = arguments(run_dir)
+        assert node.spent(args) == ""
+        node.missed_too_often(args, "reason")
+        assert json.loads(missed.read_text())["reason"] == "reason"
+        assert node.code_without_head(args) >= 0
+
+
+@pytest.mark.parametrize(("age_s", "is_over"), [(3500.0, False), (3700.0, True)])
+def test_the_deadline_counts_from_the_first_attempt(
+    tmp_path: Path, age_s: float, is_over: bool
+) -> None:
+    for number in (1, 2):
+        add_attempt(str(tmp_path), number, 75)
+    first = tmp_path / "attempts/1/owner.json"
+    then = first.stat().st_mtime - age_s
+    os.utime(first, (then, then))
+    assert bool(node.spent(arguments(tmp_path, deadline_s=3600.0))) == is_over
+    node.give_up(arguments(tmp_path, node_rank=1), "only node 0 says so")
+    assert bool(node.spent(arguments(tmp_path, deadline_s=3600.0))) == is_over
+    node.give_up(arguments(tmp_path), "submitted again after that")
+    assert node.spent(arguments(tmp_path, deadline_s=3600.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [
+        (node.Leave(0, "finished"), 0),
+        (node.Leave(78, "no such folder"), 78),
+        (node.Leave(75, "SIGTERM"), 203),
+        (node.Leave(1, "node 1 is missing"), 129),
+        (node.Leave(1, "node 0 has said so", decided=True), 1),
+        (node.Leave(203, "node 0 has said so", decided=True), 203),
+    ],
+)
+def test_a_node_that_has_begun_no_attempt_leaves(
+    tmp_path: Path, leave: node.Leave, code: int
+) -> None:
+    assert node.without_attempt(arguments(tmp_path), leave).code == code
+    kept = node.without_attempt(argparse.Namespace(repeat_codes_from=0), leave)
+    assert (kept.code, kept.reason) == (leave.code, leave.reason)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "shutdown_s", "after_s"),
+    [(3600, 300, 3270), (600, 300, 300), (60, 300, 30), (0, 300, float("inf"))],
+)
+def test_when_a_stop_begins_before_the_time_limit(
+    limit_s: float, shutdown_s: float, after_s: float
+) -> None:
+    signals = node.Signals.__new__(node.Signals)  # its handlers are those of the whole process
+    signals.drain_after_s = float("inf")
+    signals.limit(limit_s, shutdown_s)
+    assert signals.drain_after_s == after_s
+
+
+def test_the_time_limit_in_a_roll_call_is_a_missed_start_and_a_signal_is_not() -> None:
+    signals = node.Signals.__new__(node.Signals)
+    signals.signal, signals.began = "", 0.0
+    signals.limit(1, 1)
+    with pytest.raises(node.Leave, match="the time limit of 1 s before the attempt") as late:
+        signals.check()
+    signals.signal = "SIGTERM"
+    with pytest.raises(node.Leave, match="SIGTERM before the attempt") as asked:
+        signals.check()
+    assert (late.value.code, asked.value.code) == (1, 75)
+
+
+def test_the_exit_code_of_the_own_child_is_left_to_who_waits_for_it() -> None:
+    children = [
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", f"raise SystemExit({code})"])
+        for code in (3, 4)
+    ]
+    for child, code in zip(children, (3, 4), strict=True):
+        wait_until(lambda: node.ended_with(child.pid) == code, "it has ended")  # noqa: B023
+    node.reap_orphans(keep=children[0].pid)
+    assert node.ended_with(children[0].pid) == 3
+    assert children[0].wait() == 3
+    node.reap_orphans(keep=children[0].pid)
+    assert node.ended_with(children[1].pid) is None
+    children[1].wait()
