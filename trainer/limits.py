@@ -1,8 +1,8 @@
 """How long each part of an attempt may take, how long a rank may show no progress in it, and how
 long the others wait for it.
 
-Who knows more speaks first: of a checkpoint that is late the saver, before the watchdog; of all
-else the watchdog, before a collective fails. A margin lies between them.
+Who knows more speaks first: a writer that finds itself late, then the watchdog, which names the
+rank that the others wait for, and then, some time later, a collective that fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trainer.phase import Phase
 if TYPE_CHECKING:  # torch takes a second to import
     from torch.distributed import ProcessGroup
 
-MARGIN_S = 60.0
+MARGIN_S = 60.0  # for the watchdogs to report before a collective fails
+SAVE_GRACE_S = 2.0  # for the writer of a checkpoint that is late to say so
 SAVING = ("save", "publish", "prune")
 
 
@@ -61,7 +62,7 @@ class Limits:
     def __init__(self, config: TrainerConfig) -> None:
         step = Limit(config.step_timeout_s, "timeouts.step")
         first = Limit(config.first_step_timeout_s, "timeouts.first_step")
-        save = Limit(config.checkpoint.timeout_s + MARGIN_S, "timeouts.checkpoint")
+        save = Limit(config.checkpoint.timeout_s + SAVE_GRACE_S, "timeouts.checkpoint")
         whole = config.evaluation_timeout_s
         evaluation = None if whole is None else Limit(whole, "timeouts.evaluation")
         slowest = max(step, first)

@@ -88,10 +88,10 @@ def run(config_file: Path, contract: Contract) -> None:
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
     signals.handle()
-    phase.enter("start", 0)
     watchdog = Watchdog(config, contract)
     watchdog.start()
     try:
+        phase.enter("start", 0)
         device = _device(config, contract)
         with process_group(config, contract) as store:
             _train_in_group(config, contract, store, device)

@@ -92,7 +92,8 @@ def test_a_rank_that_hangs_in_an_evaluation_is_missing(tmp_path: Path) -> None:
     assert error["rank"] == 1
     assert re.match(
         r"no progress for [\d.]+ s in phase evaluation after step 3 \(timeouts\.step\): "
-        r"rank 1 .* where ranks 0, 2 wait: it is in phase evaluation at .* in _hang", error["message"])  # fmt: skip
+        r"rank 1 .* where ranks 0, 2 wait: it is in phase evaluation at .* in _hang",
+        error["message"])  # fmt: skip
 
 
 def test_a_stopped_rank_is_missing_and_shows_its_stacks(tmp_path: Path) -> None:
