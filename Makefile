@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short test-slurm test-slurm-24 test-k8s kind-demo ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-k8s kind-demo ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -54,6 +54,10 @@ faults: setup
 # A part of it, for each merge.
 faults-short: setup
 	$(BIN)/pytest tests/faults -m short
+
+# Each time limit, exceeded on purpose; writes docs/timeouts-measured.md.
+timeouts: setup
+	$(BIN)/pytest tests/trainer/test_timeouts.py tests/trainer/test_patience.py tests/e2e/test_timeouts_local.py --update-golden
 
 # On a real Slurm of this machine; needs root and slurm/dev-cluster install.
 test-slurm: setup
