@@ -118,7 +118,7 @@ class Order:
     def _await_gone(self, things: Sequence[Object], limit_s: float) -> None:
         deadline, left = time.monotonic() + limit_s, list(things)
         for pause_s in pauses_s():
-            left = [thing for thing in left if self._is_there(thing)]
+            left = self._still_there(left)
             if not left:
                 return
             if time.monotonic() > deadline:
@@ -130,10 +130,15 @@ class Order:
             "run? A finalizer of one that is gone keeps an object: `kubectl describe` shows it."
         )
 
-    def _is_there(self, thing: Object) -> bool:
-        """Whether this very object is there; a pod that has ended takes nobody's place."""
-        live = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
-        return live is not None and uid_of(live) == uid_of(thing) and is_alive(live)
+    def _still_there(self, things: Sequence[Object]) -> list[Object]:
+        """Those that are there, these very ones; a pod that has ended takes nobody's place."""
+        live = [pod for pod in pods_of(self.cluster, self.name) if is_alive(pod)]
+        for thing in things:
+            if kind_of(thing) != POD:
+                found = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
+                live += [found] if found else []
+        uids = {uid_of(one) for one in live}
+        return [thing for thing in things if uid_of(thing) in uids]
 
     def _claim(self) -> None:
         """Make the run's ConfigMap, still empty, with the hash: only one submit can."""

@@ -3,6 +3,8 @@ objects; the one of tests/k8s/lab.py is asked each for one."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from k8s.live.site import START_S, Run, Site
@@ -39,13 +41,22 @@ def check_followed(lines: list[str]) -> None:
     assert told == [("[1] rank 0", True), ("[2] rank 0", False)], lines
 
 
+def shows_what_it_does(run: Run) -> None:
+    """The commands that only look, while the run waits."""
+    assert run.name in run.orchestrate("list")
+    checkpoints = run.orchestrate("checkpoints", run.name)
+    assert re.search(rf"(?m)^{HELD} +1 .* whole$", checkpoints), checkpoints
+    logs = run.orchestrate("logs", run.name)
+    assert re.search(r"(?m)rank 0 \| \[metrics\] ", logs), logs
+
+
 @on("trainjob")
 def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     site: Site, target: str, straight: Outcome
 ) -> None:
     run = held(site, target)
     assert "already" in run.submit()
-    assert run.name in run.orchestrate("list")
+    shows_what_it_does(run)
     last = site.pods(run.name)[-1]["metadata"]["name"]
     with run.followed() as lines:
         site.core.delete_namespaced_pod(last, site.namespace)
@@ -54,7 +65,6 @@ def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     assert status["attempt"] == 2
     assert status["step"] == STEPS
     assert "nothing to start" in run.submit()
-    assert "[rank 1 " in run.logs()
     assert site.outcome(run.name) == straight
 
 
