@@ -135,7 +135,8 @@ class Handler(BaseHTTPRequestHandler):
                 text = "cannot exec into a container in a completed pod; current phase is"
                 raise ApiError(400, f"{text} {phase}")
             argv = parse_qs(urlsplit(self.path).query, True)["command"]
-            return websocket.exec_(self, argv, self.api.exec_folder)
+            enter = self.api.enter(self.namespace, self.name)
+            return websocket.exec_(self, [*enter, *argv], self.api.exec_folder)
         lines = log_lines(self.api, self.namespace, self.name, container, self.query)
         return self._stream(lines, fault, "text/plain")
 
