@@ -41,6 +41,12 @@ def inspector() -> str:
     return f"from __future__ import annotations\n{imports}{body}\n{show}"
 
 
+def told_outcome(printed: str) -> Outcome:
+    """What the inspector has printed."""
+    steps, tensors = json.loads(printed.splitlines()[-1])
+    return {int(step): loss for step, loss in steps.items()}, tensors
+
+
 @dataclass
 class Site:
     """A namespace of a cluster, and the command line's way to it.
@@ -100,9 +106,7 @@ class Site:
         """The losses of a run and the SHA-256 of its tensors at the end."""
         if self.runs is not None:
             return losses(self.runs / name), state_sha256(self.runs / name)
-        printed = self._ask_a_pod(name)
-        steps, tensors = json.loads(printed.splitlines()[-1])
-        return {int(step): loss for step, loss in steps.items()}, tensors
+        return told_outcome(self._ask_a_pod(name))
 
     def _ask_a_pod(self, name: str) -> str:
         """What the inspector prints in a pod with the run's image and volume."""
