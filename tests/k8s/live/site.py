@@ -41,6 +41,12 @@ def inspector() -> str:
     return f"from __future__ import annotations\n{imports}{body}\n{show}"
 
 
+def told_outcome(printed: str) -> Outcome:
+    """What the inspector has printed."""
+    steps, tensors = json.loads(printed.splitlines()[-1])
+    return {int(step): loss for step, loss in steps.items()}, tensors
+
+
 @dataclass
 class Site:
     """A namespace of a cluster, and the command line's way to it.
@@ -100,14 +106,12 @@ class Site:
         """The losses of a run and the SHA-256 of its tensors at the end."""
         if self.runs is not None:
             return losses(self.runs / name), state_sha256(self.runs / name)
-        printed = self._ask_a_pod(name)
-        steps, tensors = json.loads(printed.splitlines()[-1])
-        return {int(step): loss for step, loss in steps.items()}, tensors
+        return told_outcome(self._ask_a_pod(name))
 
     def _ask_a_pod(self, name: str) -> str:
         """What the inspector prints in a pod with the run's image and volume."""
         spec = self.pods(name)[-1]["spec"]
-        for key in ("initContainers", "nodeName", "hostname", "subdomain", "schedulingGates"):
+        for key in ("initContainers", "hostname", "subdomain", "schedulingGates"):
             spec.pop(key, None)
         container = spec["containers"][0]
         container["command"] = [self.facts.get("python", "python3"), "-c", inspector()]
@@ -120,7 +124,7 @@ class Site:
 
     def _phase(self, pod: str) -> str:
         answer = self.core.read_namespaced_pod(pod, self.namespace, _preload_content=False)
-        return str(json.loads(answer.data)["status"].get("phase"))
+        return str(json.loads(answer.data).get("status", {}).get("phase"))
 
 
 @dataclass

@@ -4,10 +4,13 @@ objects; the one of tests/k8s/lab.py is asked each for one."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from k8s.live.site import START_S, Run, Site
+from k8s.live.site import START_S, Run, Site, inspector, told_outcome
 from k8s.manifests import JOB, KINDS, STEPS
 from slurm.training import Outcome, at
 
@@ -39,6 +42,13 @@ def check_followed(lines: list[str]) -> None:
     ends = [line for line in metrics if '"event": "end"' in line]
     told = [(line.split(" | ")[0], "drained" in line) for line in ends]
     assert told == [("[1] rank 0", True), ("[2] rank 0", False)], lines
+
+
+@pytest.mark.e2e
+def test_a_pod_would_tell_of_a_run_what_is_seen_here(local_run: Path, straight: Outcome) -> None:
+    command = [sys.executable, "-c", inspector(), str(local_run)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told_outcome(printed) == straight
 
 
 def shows_what_it_does(run: Run) -> None:
