@@ -160,12 +160,12 @@ class KubernetesBackend:
     def handle(self, run_dir: Path) -> Handle:
         """The handle of a run by its folder's name. Raises UserError if there is no such object."""
         name = run_dir.name
-        try:
-            live = self.cluster.get(self.target.kind, name)
-        except NotThere as error:
+        live = self.cluster.find(self.target.kind, name)
+        if live is None:
             raise UserError(
-                f"no run {name!r}: {error}. `orchestrate list` shows the runs of a cluster profile."
-            ) from None
+                f"no run {name!r}: there is no {self.target.kind.resource} {name} in "
+                f"{self.cluster.label}. `orchestrate list` shows the runs of a cluster profile."
+            )
         check_ours(self.cluster, live, name)
         return self._handle(name, run_dir)
 

@@ -199,7 +199,10 @@ def test_a_cluster_without_the_operator(tmp_path: Path, cli: Cli,
                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     with ApiServer(tmp_path, without=("kubeflow.org",)) as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-        code, text = Site(server, tmp_path, "pytorchjob", cli).run("submit", "job.yaml")
-    assert code == 1
-    assert "install the Kubeflow training operator" in text
-    assert "--target job needs no operator" in text
+        site = Site(server, tmp_path, "pytorchjob", cli)
+        code, text = site.run("submit", "job.yaml")
+        assert code == 1
+        assert "install the Kubeflow training operator" in text
+        assert "--target job needs no operator" in text
+        code, text = site.run("status", "demo")
+    assert (code, "install the Kubeflow training operator" in text) == (1, True)

@@ -111,7 +111,7 @@ class Site:
     def _ask_a_pod(self, name: str) -> str:
         """What the inspector prints in a pod with the run's image and volume."""
         spec = self.pods(name)[-1]["spec"]
-        for key in ("initContainers", "nodeName", "hostname", "subdomain", "schedulingGates"):
+        for key in ("initContainers", "hostname", "subdomain", "schedulingGates"):
             spec.pop(key, None)
         container = spec["containers"][0]
         container["command"] = [self.facts.get("python", "python3"), "-c", inspector()]
@@ -124,7 +124,7 @@ class Site:
 
     def _phase(self, pod: str) -> str:
         answer = self.core.read_namespaced_pod(pod, self.namespace, _preload_content=False)
-        return str(json.loads(answer.data)["status"].get("phase"))
+        return str(json.loads(answer.data).get("status", {}).get("phase"))
 
 
 @dataclass
