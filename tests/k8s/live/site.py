@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,18 +137,40 @@ class Run:
 
     def orchestrate(self, *words: str, code: int | None = 0) -> str:
         """What a command prints on standard output; fails if it leaves with another code."""
-        cluster = ["--cluster", "site", "--clusters", str(self.folder / "clusters.yaml")]
         done = subprocess.run(
-            [str(ORCHESTRATE), *words, *cluster],
+            [str(ORCHESTRATE), *words, *self._cluster],
             cwd=self.folder, capture_output=True, text=True, check=False, timeout=COMMAND_S,
-            env=os.environ | {"KUBECONFIG": self.site.kubeconfig},
+            env=self._environ,
         )  # fmt: skip
         said = f"{' '.join(words)} left with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code in (None, done.returncode), said
         return done.stdout
 
+    @contextmanager
+    def followed(self) -> Iterator[list[str]]:
+        """What `logs -f` prints until the run's end, line by line: there after the block."""
+        argv = [str(ORCHESTRATE), "logs", self.name, "-f", *self._cluster]
+        lines: list[str] = []
+        with subprocess.Popen(
+            argv, cwd=self.folder, stdout=subprocess.PIPE, text=True, env=self._environ
+        ) as process:
+            try:
+                yield lines
+                lines += process.communicate(timeout=COMMAND_S)[0].splitlines()
+            finally:
+                process.kill()
+        assert process.returncode == 0, lines
+
     def submit(self) -> str:
         return self.orchestrate("submit", "job.yaml")
+
+    @property
+    def _cluster(self) -> list[str]:
+        return ["--cluster", "site", "--clusters", str(self.folder / "clusters.yaml")]
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return os.environ | {"KUBECONFIG": self.site.kubeconfig}
 
     def status(self) -> dict[str, Any]:
         (status,) = json.loads(self.orchestrate("status", self.name, "--json"))

@@ -35,6 +35,15 @@ def held(site: Site, target: str) -> Run:
     return run
 
 
+def check_followed(lines: list[str]) -> None:
+    """Both attempts' metrics are there to their last line, each once."""
+    metrics = [line for line in lines if " | [metrics] {" in line]
+    assert len(metrics) == len(set(metrics)) > 2
+    ends = [line for line in metrics if '"event": "end"' in line]
+    told = [(line.split(" | ")[0], "drained" in line) for line in ends]
+    assert told == [("[1] rank 0", True), ("[2] rank 0", False)], lines
+
+
 @pytest.mark.e2e
 def test_a_pod_would_tell_of_a_run_what_is_seen_here(local_run: Path, straight: Outcome) -> None:
     command = [sys.executable, "-c", inspector(), str(local_run)]
@@ -59,8 +68,10 @@ def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     assert "already" in run.submit()
     shows_what_it_does(run)
     last = site.pods(run.name)[-1]["metadata"]["name"]
-    site.core.delete_namespaced_pod(last, site.namespace)
-    status = run.ends("DONE")
+    with run.followed() as lines:
+        site.core.delete_namespaced_pod(last, site.namespace)
+        status = run.ends("DONE")
+    check_followed(lines)
     assert status["attempt"] == 2
     assert status["step"] == STEPS
     assert "nothing to start" in run.submit()
