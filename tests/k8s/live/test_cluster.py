@@ -21,7 +21,7 @@ HELD = 4  # the step that the log tells of before the model waits in the next
 def on(target: str) -> pytest.MarkDecorator:
     """A real cluster with each target, and the one of this machine with one of them."""
     real = [pytest.param(("real", kind), kind, marks=pytest.mark.k8s_live) for kind in KINDS]
-    here = pytest.param(("lab", target), target, marks=pytest.mark.e2e)
+    here = pytest.param(("lab", target), target, marks=[pytest.mark.e2e, pytest.mark.pods])
     ids = [*(f"real-{kind}" for kind in KINDS), f"lab-{target}"]
     return pytest.mark.parametrize(("site", "target"), [*real, here], indirect=["site"], ids=ids)
 
@@ -45,6 +45,7 @@ def check_followed(lines: list[str]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.pods
 def test_a_pod_would_tell_of_a_run_what_is_seen_here(local_run: Path, straight: Outcome) -> None:
     command = [sys.executable, "-c", inspector(), str(local_run)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
