@@ -112,6 +112,8 @@ def _launch(plan: LaunchPlan) -> str:
         "start_timeout_s": plan.start_timeout_s,
         "shutdown_timeout_s": plan.shutdown_timeout_s,
     }
+    if plan.limits.queue_s is not None:
+        launch["queue_timeout_s"] = plan.limits.queue_s
     return _json(launch)
 
 
@@ -134,7 +136,9 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
-    return _environment().get_template(name).render(plan=plan, **vars(plan), **more)
+    short = ("interface", "start_timeout_s", "shutdown_timeout_s")
+    names = {**vars(plan), **{name: getattr(plan, name) for name in short}, **more}
+    return _environment().get_template(name).render(plan=plan, **names)
 
 
 @functools.cache
