@@ -25,6 +25,7 @@ ERRORS_DIR = "errors"
 DRAIN_FILE = "drain"
 HANG_FILE = "hang"
 HANGS_DIR = "hangs"
+NETWORK_DIR = "network"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
 GRACE_FILE = "grace.json"
@@ -110,6 +111,11 @@ class Contract:
         return self.attempt_dir / HANGS_DIR
 
     @property
+    def network_dir(self) -> Path:
+        """What the communication library says of itself."""
+        return self.attempt_dir / NETWORK_DIR
+
+    @property
     def metrics_file(self) -> Path:
         """JSON lines of rank 0."""
         return self.run_dir / METRICS_FILE
@@ -181,7 +187,18 @@ def record_collectives(entries: int) -> None:
     """Let torch's flight recorder keep the last `entries` collectives, unless the user has said
     how many; before the process group is made. (torch 2.13, FlightRecorder.hpp)
     """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(entries))
+    suggest_variables({"TORCH_FR_BUFFER_SIZE": str(entries)})
+
+
+def suggest_variables(variables: Mapping[str, str]) -> None:
+    """Set variables for the libraries in this process, unless the user has set them."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def given_variable(name: str) -> str:
+    """The value of a variable, "" where it is not set."""
+    return os.environ.get(name, "")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
