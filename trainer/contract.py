@@ -40,6 +40,12 @@ KIND_FAILURE = "failure"
 KIND_HANG = "hang"
 VERSION = 1
 
+# By which torch 2.13 knows a variable, too: c10d's ProcessGroupNCCL.hpp, FlightRecorder.hpp.
+OLDER_NAMES = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
+
 
 class ConfigurationError(Exception):
     """A fault in what the user gave: it would happen again, so the attempt is never repeated."""
@@ -193,7 +199,8 @@ def record_collectives(entries: int) -> None:
 def suggest_variables(variables: Mapping[str, str]) -> None:
     """Set variables for the libraries in this process, unless the user has set them."""
     for name, value in variables.items():
-        os.environ.setdefault(name, value)
+        if OLDER_NAMES.get(name, name) not in os.environ:
+            os.environ.setdefault(name, value)
 
 
 def given_variable(name: str) -> str:

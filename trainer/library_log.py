@@ -54,20 +54,18 @@ def _nccl_variables(config: TrainerConfig, contract: Contract) -> dict[str, str]
 
 
 def _torch_variables(config: TrainerConfig, contract: Contract) -> dict[str, str]:
-    """The flight recorder under its new and its old names (torch 2.13, FlightRecorder.hpp)."""
-    if config.network.debug == "off":
+    """The flight recorder, and with trace what DDP tells of a model's parameters (torch 2.13).
+
+    DETAIL would compare the ranks' collectives, but DDP over gloo dies of it (SIGSEGV).
+    """
+    debug = config.network.debug
+    if debug == "off":
         return {}
-    entries, prefix = str(RECORDED_COLLECTIVES), f"{contract.network_dir}/flight-rank-"
-    variables = {
-        "TORCH_FR_BUFFER_SIZE": entries,
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": entries,
-        "TORCH_FR_DUMP_TEMP_FILE": prefix,
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    recorder = {
+        "TORCH_FR_BUFFER_SIZE": str(RECORDED_COLLECTIVES),
+        "TORCH_FR_DUMP_TEMP_FILE": f"{contract.network_dir}/flight-rank-",
     }
-    if config.network.debug == "trace":
-        variables["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    return variables
+    return {**recorder, **({"TORCH_DISTRIBUTED_DEBUG": "INFO"} if debug == "trace" else {})}
 
 
 @contextlib.contextmanager
