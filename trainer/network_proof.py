@@ -18,6 +18,7 @@ from trainer.peers import Peers, some
 from trainer.transports import Report, added, promised_here, read_report, strangers
 
 WHAT = "look at the network"
+MOST_FAULTS = 64  # that the event holds
 
 
 class WrongNetwork(RuntimeError):
@@ -133,7 +134,7 @@ class Proof:
             agrees=verdict.agrees,
             interface=",".join(names) or None,
             addresses=[found[1] if found else None for found in interfaces],
-            faults=verdict.faults,
+            faults=verdict.faults[:MOST_FAULTS],
             unknown=some(f"{one.who}: {one.unknown}" for one in told if one.unknown) or None,
         )
 
