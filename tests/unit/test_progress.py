@@ -17,8 +17,8 @@ KEYS = [
     "text", "changes", "key", "old", "new", "reason", "agrees", "faults", "promised", "transports",
 ]  # fmt: skip
 EVENTS = [
-    "start", "step", "validation", "checkpoint", "sample", "broken", "skipped", "changed", "network",
-    "end", "?",
+    "start", "step", "validation", "checkpoint", "sample", "broken", "skipped", "changed",
+    "network", "end", "?",
 ]  # fmt: skip
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
