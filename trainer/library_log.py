@@ -125,8 +125,9 @@ def end_log(contract: Contract) -> None:
     path = log_path()
     if path is not None and path.parent == contract.network_dir:
         _point(path, Path(os.devnull))
-        with contextlib.suppress(OSError):  # it stays, and does no harm
+        with contextlib.suppress(OSError):  # what stays does no harm
             path.unlink()
+            path.parent.rmdir()  # by the last one
 
 
 def rotate(path: Path, most_bytes: int) -> None:

@@ -161,6 +161,7 @@ def event_in(root: Path) -> dict[str, Any]:
 def test_nccl_agrees_and_its_log_is_removed(tmp_path: Path) -> None:
     root = tmp_path / "run"
     assert of_nccl({0: GOOD}, root) == {0: [], 1: []}
+    assert not (root / "attempts" / "1" / "network").exists()
     event = event_in(root)
     assert event["transports"] == {"NET/IB/GDRDMA": RANKS}
     assert (event["promised"], event["agrees"]) == (["NET/IB"], True)
