@@ -155,11 +155,11 @@ class Signals:
         late = time.monotonic() - self.began > self.drain_after_s
         return self.signal or (f"the time limit of {self.limit_s:g} s" if late else "")
 
-    def check(self) -> None:
-        """Raises Leave where there is nothing yet that would have to be drained."""
+    def check(self, is_missed: bool = True) -> None:
+        """Raises Leave where there is nothing yet that would have to be drained. `is_missed`: with
+        the time limit the roll call has failed."""
         if self.received:
-            # A roll call as long as the time limit has failed, and counts as that.
-            code = EXIT_REQUEUE if self.signal else EXIT_FAILED
+            code = EXIT_FAILED if is_missed and not self.signal else EXIT_REQUEUE
             raise Leave(code, f"{self.received} before the attempt had started")
 
 
@@ -542,9 +542,10 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
     where = f"node 0 at {args.head} port {args.port}"
     while time.monotonic() < deadline:
         leave_if_done(args)
-        signals.check()
         if others.goes_on():
             deadline = time.monotonic() + args.start_timeout_s
+        others.check()
+        signals.check(is_missed=not others.were_there)
         try:
             link = Link(socket.create_connection((args.head, args.port), timeout=5))
             link.send({**hello, "address": args.address})
@@ -1393,10 +1394,18 @@ def leaving_code(args: argparse.Namespace, code: int) -> tuple[int, str]:
 
 def code_without_head(args: argparse.Namespace) -> int:
     """The code of a node that has lost node 0 in an attempt."""
+    if not args.repeat_codes_from:
+        return EXIT_FAILED
     run_dir = Path(args.run_dir)
-    end = read_json(run_dir / "attempts" / str(newest_attempt(run_dir)) / "end.json")
-    code = end.get("code") if args.repeat_codes_from else None
-    return leaving_code(args, code if isinstance(code, int) else EXIT_FAILED)[0]
+    code = end_code(run_dir / "attempts" / str(newest_attempt(run_dir)))
+    return leaving_code(args, code)[0]
+
+
+def end_code(attempt_dir: Path) -> int:
+    """The code that an attempt ended with; one that says nothing has failed."""
+    code = read_json(attempt_dir / "end.json").get("code")
+    known = (EXIT_DONE, EXIT_REQUEUE, EXIT_CONFIGURATION, EXIT_HANG)
+    return next((number for number in known if number == code), EXIT_FAILED)
 
 
 def leave_if_spent(args: argparse.Namespace) -> None:
@@ -1413,7 +1422,7 @@ def spent(args: argparse.Namespace) -> str:
     given_up_after = number_in(read_json(run_dir / GIVEN_UP_FILE), "attempt")
     numbers = [n for n in attempt_numbers(run_dir) if n > given_up_after]
     folders = [run_dir / "attempts" / str(number) for number in numbers]
-    codes = [read_json(folder / "end.json").get("code", EXIT_FAILED) for folder in folders]
+    codes = [end_code(folder) for folder in folders]
     failures = sum(code in (EXIT_FAILED, EXIT_HANG) for code in codes)
     requeues = sum(code == EXIT_REQUEUE for code in codes)
     age_s = time.time() - modified(folders[0] / "owner.json") if folders else 0.0
@@ -1507,19 +1516,34 @@ class OtherLife:
     """Tells a node that waits whether an attempt goes on without it: that is no missed start."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.run_dir, self.counts = Path(args.run_dir), bool(args.repeat_codes_from)
+        self.args, self.began, self.were_there = args, time.monotonic(), False
         self.seen = self._sign()
 
     def goes_on(self) -> bool:
         """Whether there was a new sign of life since the last call."""
         before, self.seen = self.seen, self._sign()
+        self.were_there = self.were_there or self.seen != before
         return self.seen != before
 
+    def check(self) -> None:
+        """Raises Leave where such an attempt has ended and much of this node's time limit may be
+        gone by waiting: started anew like the others, it has as much time as they."""
+        long = time.monotonic() - self.began > self.args.start_timeout_s
+        if (
+            self.were_there
+            and long
+            and self.args.time_limit_s
+            and self._newest("end.json").exists()
+        ):
+            text = "the attempt that this node has waited for is over: it starts anew, too"
+            raise Leave(EXIT_REQUEUE, text)
+
+    def _newest(self, name: str) -> Path:
+        run_dir = Path(self.args.run_dir)
+        return run_dir / "attempts" / str(newest_attempt(run_dir)) / name
+
     def _sign(self) -> float:
-        if not self.counts:
-            return 0.0
-        newest = self.run_dir / "attempts" / str(newest_attempt(self.run_dir))
-        return modified(newest / ALIVE_FILE)
+        return modified(self._newest(ALIVE_FILE)) if self.args.repeat_codes_from else 0.0
 
 
 # --- command line ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -193,6 +193,7 @@ class KubernetesBackend:
         """Watch the pods until all have ended; with `now` kill those that there are each time."""
         limit_s = kubernetes_apply.LEAVE_GRACE_S + (0 if now else kubernetes_apply.grace_s(pods))
         deadline, labels = time.monotonic() + limit_s, f"{RUN_LABEL}={run}"
+        killed: set[str] = set()
         while True:
             found, version = self.cluster.snapshot(POD, labels)
             alive = [pod["metadata"]["name"] for pod in found if is_alive(pod)]
@@ -202,15 +203,16 @@ class KubernetesBackend:
             if left_s <= 0:
                 break
             if now:
-                self._kill(alive)
+                self._kill(set(alive) - killed)
+                killed |= set(alive)
             self.cluster.await_change(POD, version, labels, min(left_s, WATCH_S))
         raise BackendError(
             f"{run} did not stop within {limit_s:g} s: {', '.join(alive)} still run. Does the "
             "operator run? --now kills them."
         )
 
-    def _kill(self, pods: Sequence[str]) -> None:
-        for pod in pods:
+    def _kill(self, pods: Iterable[str]) -> None:
+        for pod in sorted(pods):
             with suppress(NotThere):
                 self.cluster.delete(POD, pod, grace_s=0)
 

@@ -207,7 +207,11 @@ class RunLogs:
 
     def _start_streams(self) -> None:
         """Follow each log that is not yet followed, up to a limit."""
-        for source in (s for pod in self._pods() for s in sources_of(self.target, pod)):
+        try:
+            pods = self._pods()
+        except NoAnswer:  # the next call asks again; whoever follows sees the state UNKNOWN
+            return
+        for source in (s for pod in pods for s in sources_of(self.target, pod)):
             key = (source.uid or source.pod, source.container, source.restarts)
             if key in self._known:
                 continue

@@ -12,7 +12,8 @@ from pathlib import Path
 from k8s.apiserver import ApiServer
 from k8s.controllers import Do, JobSets
 from k8s.discovery import Json
-from k8s.simulation import Cluster, Network, Running
+from k8s.network import Network
+from k8s.simulation import Cluster, Running
 from k8s.storage import now
 
 PLURALS = ("pytorchjobs", "trainjobs", "jobsets", "jobs")
@@ -60,7 +61,7 @@ class Lab:
         self.closing = threading.Event()
         self.fault: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
-        server.store.graceful_pods = True
+        server.store.graceful_pods, server.enter = True, self._enter
 
     def __enter__(self) -> Lab:
         self.thread.start()
@@ -144,6 +145,11 @@ class Lab:
     def _shown(self, namespace: str, name: str) -> Json | None:
         found = self.server.list("pods", namespace)
         return next((pod for pod in found if pod["metadata"]["name"] == name), None)
+
+    def _enter(self, namespace: str, name: str) -> list[str]:
+        pods = [pod for owner in self.owners.values() for pod in owner.pods]
+        (pod,) = [p for p in pods if (p.namespace, p.name) == (namespace, name) and not p.told]
+        return pod.running.enter()
 
     def _keep(self, owner: Owner, pod: PodObject) -> None:
         """Bring what the server shows of a pod, and the pod, together."""

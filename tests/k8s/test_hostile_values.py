@@ -45,6 +45,7 @@ def test_the_kubelets_rule_is_that_of_the_reference(text: str, seen: str) -> Non
 @few
 @given(hostile, hostile)
 @example("$(HOME)", "$$(Z)")
+@example("${HOME}", "$${HOME}")
 @example("yes\n---\nkind: Secret", "")
 def test_a_variable_arrives_as_it_was_written(target: str, first: str, second: str) -> None:
     objects = objects_or_fault(target, {}, env={"A": first, "Z": second})

@@ -12,11 +12,13 @@ from k8s.site import CLUSTERS, Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
 from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes_apply import CLAIM_ANNOTATION
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import HASH_ANNOTATION, RUN_LABEL, TARGETS
 from orchestrator.cli.common import load_job
 from orchestrator.errors import BackendError, UserError
 from orchestrator.render import Rendered, render
+from running import wait_until
 
 OTHERS = {
     "pytorchjob": ["configmaps"],
@@ -124,8 +126,8 @@ def test_two_submits_at_once_with_other_contents(each: Site) -> None:
     steps = "6" if errors[0] is None else "7"
     assert f'"steps": {steps},' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
     spec = str(each.main()["metadata"]["annotations"][HASH_ANNOTATION])
-    claim = each.server.get("configmaps", "demo")["metadata"]["annotations"][HASH_ANNOTATION]
-    assert spec == claim
+    notes = each.server.get("configmaps", "demo")["metadata"]["annotations"]
+    assert (notes[CLAIM_ANNOTATION], notes[HASH_ANNOTATION]) == (spec, spec)
 
 
 def _rivals(site: Site, sets: list[dict[str, str]]) -> list[Exception | None]:
@@ -158,7 +160,7 @@ def _rendered(site: Site, sets: dict[str, str]) -> Rendered:
 def _claim(hash_: str, **about: object) -> Json:
     labels = {RUN_LABEL: "demo", "app.kubernetes.io/managed-by": "orchestrate"}
     return {"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "demo", "labels": labels, "annotations": {HASH_ANNOTATION: hash_},
+            "metadata": {"name": "demo", "labels": labels, "annotations": {CLAIM_ANNOTATION: hash_},
                          **about}}  # fmt: skip
 
 
@@ -200,6 +202,37 @@ def test_what_others_have_made_is_left_alone(site: Site, plural: str) -> None:
     assert code == 1
     assert "that orchestrate has not made" in text
     assert site.server.get(plural, "demo") == before
+
+
+def test_an_object_that_is_being_deleted_is_waited_for(site: Site) -> None:
+    site.ok("submit", "job.yaml")
+    about = site.main()["metadata"]
+    site.server.set("pytorchjobs", "demo", metadata={**about, "finalizers": ["x/y"]})
+    site.server.delete("pytorchjobs", "demo")
+    assert site.main()["metadata"]["deletionTimestamp"]
+
+    def release() -> None:
+        wait_until(lambda: any(r.startswith("DELETE") for r in site.server.requests), "a DELETE")
+        about = site.main()["metadata"]
+        site.server.set("pytorchjobs", "demo", metadata={**about, "finalizers": []})
+
+    operator = threading.Thread(target=release)
+    operator.start()
+    site.ok("submit", "job.yaml")
+    operator.join()
+    assert site.main()["metadata"]["uid"] != about["uid"]
+
+
+def test_submit_with_watch_follows_to_the_end(each: Site) -> None:
+    """What ends it is there before the first question."""
+
+    def react(type_: str, thing: Json) -> None:
+        if thing["kind"] == each.target.kind.name and type_ == "ADDED":
+            threading.Thread(target=each.end, args=(each.target.done,)).start()
+
+    each.server.store.reactions.append(react)
+    assert "demo: DONE" in each.ok("submit", "job.yaml", "--watch")
+    assert "DONE" in each.ok("status", "/runs/demo")  # the folder names the run, too
 
 
 def test_an_object_that_does_not_go_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from k8s.apiserver import ApiServer
 from k8s.lab import Lab
 from k8s.live.site import GONE_S, Site, eventually
 from k8s.manifests import run_locally
-from k8s.simulation import Network, missing
+from k8s.network import Network, missing
 from slurm.training import Outcome, outcome
 
 PREFIX = "ORCHESTRATE_TEST_"

@@ -3,6 +3,8 @@ objects; the one of tests/k8s/lab.py is asked each for one."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from k8s.live.site import START_S, Run, Site
@@ -30,20 +32,28 @@ def held(site: Site, target: str) -> Run:
     return run
 
 
+def shows_what_it_does(run: Run) -> None:
+    """The commands that only look, while the run waits."""
+    assert run.name in run.orchestrate("list")
+    checkpoints = run.orchestrate("checkpoints", run.name)
+    assert re.search(rf"(?m)^{HELD} +1 .* whole$", checkpoints), checkpoints
+    logs = run.orchestrate("logs", run.name)
+    assert re.search(r"(?m)rank 0 \| \[metrics\] ", logs), logs
+
+
 @on("trainjob")
 def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     site: Site, target: str, straight: Outcome
 ) -> None:
     run = held(site, target)
     assert "already" in run.submit()
-    assert run.name in run.orchestrate("list")
+    shows_what_it_does(run)
     last = site.pods(run.name)[-1]["metadata"]["name"]
     site.core.delete_namespaced_pod(last, site.namespace)
     status = run.ends("DONE")
     assert status["attempt"] == 2
     assert status["step"] == STEPS
     assert "nothing to start" in run.submit()
-    assert "[rank 1 " in run.logs()
     assert site.outcome(run.name) == straight
 
 
