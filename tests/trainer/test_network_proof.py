@@ -102,9 +102,12 @@ def test_two_interfaces_are_told_apart(tmp_path: Path) -> None:
     if "Operation not permitted" in done.stderr:
         pytest.skip("this machine allows no network namespace")
     assert done.returncode == 0, done.stderr
-    (event,) = Run(tmp_path).events("network")
-    assert (event["interface"], event["agrees"]) == ("net2", True)
-    assert event["addresses"][0] in ("10.77.2.1", "fd77:2::1")
+    events = [Run(tmp_path / name).events("network")[0] for name in ("net1", "net2")]
+    assert [event["agrees"] for event in events] == [False, True]
+    assert {event["interface"] for event in events} == {"net2"}
+    address = events[1]["addresses"][0]
+    assert address in ("10.77.2.1", "fd77:2::1")
+    assert f"uses the interface net2 ({address}), not net1" in events[0]["faults"][0]
 
 
 # NCCL itself needs GPUs: its log is written as it writes it, the rest is real.

@@ -1,4 +1,5 @@
-"""A run of two ranks that talk over one of two interfaces; started in a namespace of its own."""
+"""Runs of two ranks that talk over the second of two interfaces, where each of them is named in
+turn; started in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -14,5 +15,6 @@ def use_the_second(_run: Run, _name: str, _step: int) -> None:
 
 
 if __name__ == "__main__":
-    config = configuration(num_ranks=2, steps=2, network__interface="net2")
-    Run(Path(sys.argv[1])).finish(config, listener=use_the_second)
+    for interface in ("net1", "net2"):
+        config = configuration(num_ranks=2, steps=1, network__interface=interface)
+        Run(Path(sys.argv[1]) / interface).finish(config, listener=use_the_second)
