@@ -28,6 +28,7 @@ from trainer.contract import (
     record_collectives,
 )
 from trainer.elastic import for_world
+from trainer.library_log import RECORDED_COLLECTIVES, kept
 from trainer.limits import group_timeout_s
 from trainer.watchdog import Watchdog
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
-RECORDED_COLLECTIVES = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,9 +92,10 @@ def _train(config: TrainerConfig, contract: Contract) -> None:
     watchdog = Watchdog(config, contract)
     watchdog.start()
     try:
-        device = _device(config, contract)
-        with process_group(config, contract) as store:
-            _train_in_group(config, contract, store, device)
+        with kept(config, contract):
+            device = _device(config, contract)
+            with process_group(config, contract) as store:
+                _train_in_group(config, contract, store, device)
     finally:
         watchdog.finish()
 
@@ -167,9 +168,11 @@ def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     group with Python's lock held and wait for threads that may need the lock.
     """
     import torch.distributed as dist
+    from torch._C._distributed_c10d import set_debug_level_from_env
     from torch.distributed.rendezvous import rendezvous
 
     record_collectives(RECORDED_COLLECTIVES)
+    set_debug_level_from_env()  # it was read when torch was imported
     timeout = datetime.timedelta(seconds=group_timeout_s(config))
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
