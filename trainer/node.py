@@ -913,8 +913,9 @@ def show_nccl_files(args: argparse.Namespace) -> str:
         lines = sheet_text(Path(path).expanduser()).splitlines()
         pairs = [line.strip().split("=", 1) for line in lines if re.match(r"\s*NCCL_\w+=", line)]
         words = [
-            f"{name}={value}" + f" (not used: {os.environ[name]!r} is set)" * (name in os.environ)
+            f"{name}={value}" + (f" (not used: {held!r} is set)" if held is not None else "")
             for name, value in pairs
+            for held in [os.environ.get(name)]
         ]
         if words:
             say(f"{args.host}: NCCL reads {path}: {', '.join(words[:20])}")
