@@ -134,7 +134,9 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
-    return _environment().get_template(name).render(plan=plan, **vars(plan), **more)
+    short = ("interface", "start_timeout_s", "shutdown_timeout_s")
+    names = {**vars(plan), **{name: getattr(plan, name) for name in short}, **more}
+    return _environment().get_template(name).render(plan=plan, **names)
 
 
 @functools.cache

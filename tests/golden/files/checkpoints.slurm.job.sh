@@ -64,7 +64,7 @@ srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes 1 --node-rank-from SLURM_NODEID --nproc-per-node 2 \
   --head "$head" --port "$port" --id "$attempt_id" \
-  --start-timeout-s 600 --shutdown-timeout-s 600 --echo \
+  --start-timeout-s 601 --shutdown-timeout-s 600 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &
 step=$!
 [[ -z $asked ]] || kill -USR1 "$step" # asked before there was a step

@@ -66,7 +66,7 @@ srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes 2 --node-rank-from SLURM_NODEID --nproc-per-node 2 \
   --head "$head" --port "$port" --id "$attempt_id" \
-  --start-timeout-s 600 --shutdown-timeout-s 120 --echo \
+  --start-timeout-s 602 --shutdown-timeout-s 120 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &
 step=$!
 [[ -z $asked ]] || kill -USR1 "$step" # asked before there was a step

@@ -73,7 +73,7 @@ srun --relative=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes "$nodes" --node-rank-from SLURM_NODEID --nproc-per-node 2 \
   --head "$head" --port "$port" --id "$attempt_id" \
-  --start-timeout-s 600 --shutdown-timeout-s 300 --echo \
+  --start-timeout-s 602 --shutdown-timeout-s 300 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &
 step=$!
 [[ -z $asked ]] || kill -USR1 "$step" # asked before there was a step
