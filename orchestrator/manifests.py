@@ -18,6 +18,7 @@ from orchestrator.queues import (
     pod_annotations,
     pod_labels,
 )
+from orchestrator.sidecars import sidecars
 from orchestrator.volumes import quantity, volumes
 
 Pairs = list[tuple[str, Any]]
@@ -47,7 +48,7 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
         content_hash: of everything rendered; empty while that is not known.
 
     Raises:
-        UserError: the files do not fit into a ConfigMap.
+        UserError: the files do not fit into a ConfigMap; a side-car without an image.
     """
     _check_size(config)
     return {
@@ -63,6 +64,7 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
         **process(plan, content_hash),
         **_placement(plan),
         **_security(plan),
+        "sidecars": sidecars(plan),
         "volumes": volumes(plan),
     }
 
