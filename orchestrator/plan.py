@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
+from orchestrator.network_plan import NetworkPlan, network_plan, preset_of, variables
 from orchestrator.trainer_config import trainer_config
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.elements import Element
     from orchestrator.spec.kubernetes import Kubernetes
     from orchestrator.spec.slurm import Slurm
+    from orchestrator.spec.timeouts import PhaseLimits
 
 JOIN_GRACE_S = 10  # simulated nodes are started at the same moment
 
@@ -51,9 +53,8 @@ class LaunchPlan:
     node_sizes: tuple[int, ...]
     ranks_per_node: int
     env: tuple[tuple[str, str], ...]
-    interface: str | None
-    start_timeout_s: int
-    shutdown_timeout_s: int
+    network: NetworkPlan
+    limits: PhaseLimits
     failures: int
     requeues: int
     deadline_s: int | None
@@ -72,6 +73,18 @@ class LaunchPlan:
     @property
     def world_size(self) -> int:
         return self.num_nodes * self.ranks_per_node
+
+    @property
+    def interface(self) -> str | None:
+        return self.network.interface
+
+    @property
+    def start_timeout_s(self) -> int:
+        return self.limits.start_s
+
+    @property
+    def shutdown_timeout_s(self) -> int:
+        return self.limits.shutdown_s
 
     @property
     def is_elastic(self) -> bool:
@@ -134,8 +147,15 @@ def _check_shape(plan: LaunchPlan, number: int, element: LaunchPlan) -> None:
 
 
 def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
-    device = "cuda" if spec.resources.gpus_per_node else "cpu"
-    backend = _communication_backend(spec, device)
+    preset = preset_of(spec)
+    network = network_plan(spec, preset, _interface(spec, profile))
+    environment = {
+        # One thread pool a rank; torch's own default, a pool over all cores, oversubscribes them.
+        "OMP_NUM_THREADS": str(spec.resources.cpus_per_rank),
+        "PYTHONUNBUFFERED": "1",
+        **variables(spec, network, preset),
+        **spec.env,
+    }
     return LaunchPlan(
         name=spec.name,
         target=profile.target,
@@ -143,10 +163,9 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         num_nodes=spec.resources.max_nodes,
         node_sizes=spec.node_sizes,
         ranks_per_node=spec.resources.num_ranks_per_node,
-        env=_environment(spec, profile, backend),
-        interface=_interface(spec, profile),
-        start_timeout_s=spec.limits.start_s,
-        shutdown_timeout_s=spec.limits.shutdown_s,
+        env=tuple(sorted(environment.items())),
+        network=network,
+        limits=spec.limits,
         failures=spec.attempts.failures,
         requeues=spec.attempts.requeues,
         deadline_s=spec.attempts.deadline,
@@ -159,7 +178,7 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         slurm=spec.slurm,
         kubernetes=spec.kubernetes,
         runs_root=profile.runs_root,
-        trainer=trainer_config(spec, device, backend, profile.mtbf_s(spec.resources.max_nodes)),
+        trainer=trainer_config(spec, network, profile.mtbf_s(spec.resources.max_nodes)),
     )
 
 
@@ -177,38 +196,6 @@ def _launcher(launcher: str, profile: ClusterProfile) -> str:
             "launcher: torchrun."
         )
     return launcher
-
-
-def _communication_backend(spec: JobSpec, device: str) -> str:
-    backend = spec.network.backend
-    if backend == "auto":
-        backend = "nccl" if device == "cuda" else "gloo"
-    if backend == "nccl" and spec.parallelism.cpu_offload:
-        return "cpu:gloo,cuda:nccl"  # nccl cannot sum what lies in the CPU's memory
-    return backend
-
-
-def _environment(
-    spec: JobSpec, profile: ClusterProfile, backend: str
-) -> tuple[tuple[str, str], ...]:
-    """Variables of every node, sorted by name; the job's own `env` wins."""
-    variables = {
-        # One thread pool a rank; torch's own default, a pool over all cores, oversubscribes them.
-        "OMP_NUM_THREADS": str(spec.resources.cpus_per_rank),
-        "PYTHONUNBUFFERED": "1",
-    }
-    interface = _interface(spec, profile)
-    for library, (variable, mark) in _INTERFACE_VARIABLES.items():
-        if interface is not None and library in backend:
-            variables[variable] = mark + interface
-    variables.update(spec.network.env)
-    variables.update(spec.env)
-    return tuple(sorted(variables.items()))
-
-
-# torch.distributed documentation, "Choosing the network interface to use". Without the mark NCCL
-# takes the name for the beginning of one (NCCL user guide, NCCL_SOCKET_IFNAME).
-_INTERFACE_VARIABLES = {"gloo": ("GLOO_SOCKET_IFNAME", ""), "nccl": ("NCCL_SOCKET_IFNAME", "=")}
 
 
 def _interface(spec: JobSpec, profile: ClusterProfile) -> str | None:

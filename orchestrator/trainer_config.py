@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.units import parse_duration
 
 if TYPE_CHECKING:
+    from orchestrator.network_plan import NetworkPlan
     from orchestrator.spec import JobSpec
     from orchestrator.spec.data import Data
     from orchestrator.spec.model import Model
@@ -21,16 +22,15 @@ VERSION = 1
 WHOLE_COPIES = ("ddp", "no_shard", "dp")  # strategies under which each rank has the whole state
 
 
-def trainer_config(spec: JobSpec, device: str, backend: str, mtbf_s: float) -> dict[str, Any]:
+def trainer_config(spec: JobSpec, network: NetworkPlan, mtbf_s: float) -> dict[str, Any]:
     """Return what trainer.json holds.
 
     Args:
         spec: the job.
-        device: `cpu` or `cuda`.
-        backend: of torch.distributed, with nothing left to choose.
+        network: its network, with nothing left to choose.
         mtbf_s: mean time in seconds between failures of any of the job's nodes.
     """
-    train = spec.train
+    train, limits = spec.train, spec.limits
     ranks_per_node = spec.resources.num_ranks_per_node
     return {
         "version": VERSION,
@@ -38,10 +38,15 @@ def trainer_config(spec: JobSpec, device: str, backend: str, mtbf_s: float) -> d
         "num_ranks": spec.num_ranks,
         "world_sizes": [nodes * ranks_per_node for nodes in spec.node_sizes],
         "ranks_per_node": ranks_per_node,
-        "device": device,
-        "backend": backend,
-        "step_timeout_s": spec.timeouts.step,
-        "shutdown_timeout_s": spec.timeouts.shutdown,
+        "device": network.device,
+        "backend": network.backend,
+        "network": network.for_trainer,
+        "rendezvous_timeout_s": limits.rendezvous_s,
+        "load_timeout_s": limits.load_s,
+        "first_step_timeout_s": limits.first_step_s,
+        "step_timeout_s": limits.step_s,
+        "evaluation_timeout_s": limits.evaluation_s,
+        "shutdown_timeout_s": limits.shutdown_s,
         "model": _model(train.model),
         "data": _data(train.data),
         "optimizer": train.optimizer.model_dump(mode="json"),

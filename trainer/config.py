@@ -207,12 +207,31 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class NetworkConfig:
+    """What is known of the network, and what is wanted of it.
+
+    promises: transports of which the library must report one between nodes. watch: what a report
+    of other transports does. interface: the one that the ranks use, None where each node finds it.
+    """
+
+    fabric: str | None
+    promises: tuple[str, ...]
+    watch: Literal["off", "warn", "stop"]
+    debug: Literal["off", "warn", "trace"]
+    interface: str | None
+
+
+@dataclass(frozen=True)
 class TrainerConfig:
     """The whole of trainer.json.
 
     num_ranks: what the job asks for; batch and sharding are given for it. world_sizes: the numbers
-    of ranks with which an attempt may run, all of which keep the global batch. step_timeout_s: the
-    longest time without progress. shutdown_timeout_s: from a request to stop until ranks are ended.
+    of ranks with which an attempt may run, all of which keep the global batch.
+
+    rendezvous_timeout_s: until all ranks have formed the process group. load_timeout_s: from there
+    until the first step begins, which has first_step_timeout_s. step_timeout_s: the longest time
+    without progress after it. evaluation_timeout_s: for a whole evaluation, None for no limit.
+    shutdown_timeout_s: from a request to stop until ranks are ended.
     """
 
     version: Literal[1]
@@ -220,9 +239,14 @@ class TrainerConfig:
     num_ranks: int
     world_sizes: tuple[int, ...]
     ranks_per_node: int
-    device: Literal["cpu", "cuda"]
-    backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"]
+    device: Literal["cpu", "cuda", "xpu", "npu", "mlu"]
+    backend: Literal["gloo", "nccl", "xccl", "hccl", "cncl", "cpu:gloo,cuda:nccl"]
+    network: NetworkConfig
+    rendezvous_timeout_s: float
+    load_timeout_s: float
+    first_step_timeout_s: float
     step_timeout_s: float
+    evaluation_timeout_s: float | None
     shutdown_timeout_s: float
     model: ModelConfig
     data: DataConfig

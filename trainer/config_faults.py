@@ -28,7 +28,8 @@ _LEAST: dict[str, float] = {
 }  # fmt: skip
 
 _ABOVE_0 = (
-    "step_timeout_s", "shutdown_timeout_s", "checkpoint.every_s", "checkpoint.mtbf_s",
+    "rendezvous_timeout_s", "load_timeout_s", "first_step_timeout_s", "step_timeout_s",
+    "evaluation_timeout_s", "shutdown_timeout_s", "checkpoint.every_s", "checkpoint.mtbf_s",
     "checkpoint.timeout_s", "parallelism.ddp.bucket_cap_mb",
 )  # fmt: skip
 
@@ -80,8 +81,23 @@ def _size_faults(model: ModelConfig) -> list[str]:
 
 def strategy_faults(config: TrainerConfig) -> list[str]:
     """What cannot go together, each of which would train something else, or fail late."""
-    checks = (_mesh_faults, _tensor_faults, _offload_faults, _hook_faults, _wrapper_faults)
+    checks = (
+        _device_faults,
+        _mesh_faults,
+        _tensor_faults,
+        _offload_faults,
+        _hook_faults,
+        _wrapper_faults,
+    )
     return [fault for check in checks for fault in check(config)]
+
+
+def _device_faults(config: TrainerConfig) -> Iterator[str]:
+    """A backend other than gloo sums on a device of its own."""
+    needed = {"xccl": "xpu", "hccl": "npu", "cncl": "mlu", "gloo": config.device}
+    device = needed.get(config.backend, "cuda")
+    if config.device != device:
+        yield f'device: is "{config.device}" (allowed with backend {config.backend}: "{device}")'
 
 
 def _mesh_faults(config: TrainerConfig) -> Iterator[str]:

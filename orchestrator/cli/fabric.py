@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 @click.group(name="fabric")
 def command() -> None:
-    """Presets of network fabrics, chosen by network.fabric: what each sets, and why."""
+    """Presets of network fabrics, chosen by network.fabric: what each sets, and why.
+
+    \b
+    Examples:
+      orchestrate fabric list
+      orchestrate fabric show infiniband
+      orchestrate fabric lint ./our-fabric.yaml
+    """
 
 
 @command.command(name="list")

@@ -26,8 +26,10 @@ from trainer.writing import Draft
 
 CONFIG: dict[str, Any] = {
     "version": 1, "name": "test", "num_ranks": 2, "world_sizes": [1, 2, 4],
-    "ranks_per_node": 8, "device": "cpu", "backend": "gloo", "step_timeout_s": 60,
-    "shutdown_timeout_s": 60,
+    "ranks_per_node": 8, "device": "cpu", "backend": "gloo",
+    "network": {"fabric": None, "promises": [], "watch": "warn", "debug": "off", "interface": None},
+    "rendezvous_timeout_s": 60, "load_timeout_s": 60, "first_step_timeout_s": 60,
+    "step_timeout_s": 60, "evaluation_timeout_s": None, "shutdown_timeout_s": 60,
     "model": {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab_size": None,
               "dropout": 0.0, "tied": True, "factory": None, "args": {}, "init": None},
     "data": {"kind": "text", "paths": ["*.txt"], "tokenizer": None, "dtype": "uint16",

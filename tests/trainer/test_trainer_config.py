@@ -36,7 +36,7 @@ def test_all_faults_at_once() -> None:
     del raw["optimizer"]["lr"]
     raw["parallelism"]["ddp"] = []
     assert faults(raw) == [
-        'device: is "tpu" (allowed: "cpu", "cuda")',
+        'device: is "tpu" (allowed: "cpu", "cuda", "xpu", "npu", "mlu")',
         "optimizer.lr: is missing",
         "batch.macro: unknown key",
         "batch.micro: is 0.5 (allowed: a whole number)",

@@ -72,7 +72,7 @@ def test_paths_are_there_once_and_in_the_order_of_the_tree() -> None:
         ),
         ("resources.nodes.min", "whole number from 1 to 10000", "required"),
         ("resources.memory", "size (512MiB, 80GiB, 4GB)", "none"),
-        ("timeouts.start", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "10m"),
+        ("timeouts.start", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "none"),
         ("timeouts.shutdown", "duration (45s, 90m, 2h30m, 2d, 12:00:00, 1-12:00:00)", "5m"),
         ("parallelism.precision", "fp32 or bf16 or fp16", "fp32"),
         ("parallelism.ddp.static_graph", "true or false", "false"),

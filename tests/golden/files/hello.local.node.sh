@@ -20,7 +20,8 @@ exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
   --port "$ORCHESTRATE_PORT" \
   --address "$ORCHESTRATE_ADDRESS" \
   --id "$ORCHESTRATE_ID" \
-  --start-timeout-s 600 \
+  --start-timeout-s 601 \
   --shutdown-timeout-s 300 \
+  --backend gloo \
   --allow-loopback \
   -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"

@@ -1,0 +1,154 @@
+"""What becomes of `network`: device, backend, fabric and the variables of the libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.fabrics import Pods, Preset
+    from orchestrator.spec import JobSpec
+
+# Of the backends that need a device of their own; gloo sums on the CPU for any.
+DEVICES = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu", "cncl": "mlu"}
+# Variable and mark before the name. torch.distributed documentation, "Choosing the network
+# interface to use". Without the mark NCCL takes the name for the beginning of one (NCCL user guide,
+# NCCL_SOCKET_IFNAME). The others: data/variables.yaml.
+INTERFACE_VARIABLES = {
+    "gloo": ("GLOO_SOCKET_IFNAME", ""),
+    "nccl": ("NCCL_SOCKET_IFNAME", "="),
+    "xccl": ("CCL_KVS_IFACE", ""),
+    "hccl": ("HCCL_SOCKET_IFNAME", "="),
+}
+# NCCL user guide, NCCL_SOCKET_FAMILY.
+FAMILIES = {"ipv4": "AF_INET", "ipv6": "AF_INET6"}
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """How the ranks talk to one another, with nothing left to decide.
+
+    Args:
+        device: `cpu`, `cuda`, `xpu`, `npu` or `mlu`.
+        backend: of torch.distributed.
+        fabric: name of the preset that is used; None without one.
+        promises: transports of which the library must report one between nodes.
+        script: a vendor's script that each node sources; None without one.
+        library_path: folders in front of LD_LIBRARY_PATH.
+        pods: what the fabric needs of pods on Kubernetes.
+        interface: the interface between the ranks; None where each node finds it.
+        watch: what a report that breaks the promise does: off, warn, stop.
+        debug: off, warn, trace.
+        address_family: auto, ipv4, ipv6.
+        host_suffix: ending of a node's name in the fast network.
+        shared_gpus: whether ranks may be on slices of one GPU.
+    """
+
+    device: str
+    backend: str
+    fabric: str | None
+    promises: tuple[str, ...]
+    script: str | None
+    library_path: tuple[str, ...]
+    pods: Pods | None
+    interface: str | None
+    watch: str
+    debug: str
+    address_family: str
+    host_suffix: str | None
+    shared_gpus: bool
+
+    @property
+    def for_trainer(self) -> dict[str, Any]:
+        """The part of trainer.json."""
+        return {
+            "fabric": self.fabric,
+            "promises": list(self.promises),
+            "watch": self.watch,
+            "debug": self.debug,
+            "interface": self.interface,
+        }
+
+
+def network_plan(spec: JobSpec, preset: Preset | None, interface: str | None) -> NetworkPlan:
+    """Return the plan of the network.
+
+    Args:
+        preset: what network.fabric names; one that is not for the job's backend is not used.
+        interface: the interface between the ranks.
+    """
+    backend = backend_of(spec, preset)
+    used = preset if is_for(preset, backend) else None
+    return NetworkPlan(
+        device=device_of(spec, backend),
+        backend=backend,
+        fabric=used.name if used else None,
+        promises=used.promises if used else (),
+        script=used.script.path if used and used.script else None,
+        library_path=used.library_path if used else (),
+        pods=used.kubernetes if used else None,
+        interface=interface,
+        watch=spec.network.watch,
+        debug=spec.network.debug,
+        address_family=spec.network.address_family,
+        host_suffix=spec.network.host_suffix,
+        shared_gpus=spec.network.shared_gpus,
+    )
+
+
+def preset_of(spec: JobSpec) -> Preset | None:
+    """Return the preset that network.fabric names; None without one.
+
+    Raises:
+        UserError: there is no such preset.
+        FaultsError: its file is faulty.
+    """
+    if spec.network.fabric is None:
+        return None
+    from orchestrator.fabrics import preset  # late: few jobs name one
+
+    return preset(spec.network.fabric)
+
+
+def backend_of(spec: JobSpec, preset: Preset | None) -> str:
+    """Return the backend of torch.distributed; without one in the job, the fabric's with GPUs."""
+    backend: str = spec.network.backend
+    if backend == "auto":
+        for_devices = [b for b in (preset.backends if preset else ()) if b in DEVICES]
+        backend = (*for_devices, "nccl")[0] if spec.resources.gpus_per_node else "gloo"
+    if backend == "nccl" and spec.parallelism.cpu_offload:
+        return "cpu:gloo,cuda:nccl"  # nccl cannot sum what lies in the CPU's memory
+    return backend
+
+
+def device_of(spec: JobSpec, backend: str) -> str:
+    """Return torch's name of the device that the ranks compute on."""
+    if not spec.resources.gpus_per_node:
+        return "cpu"
+    return DEVICES.get(backend, "cuda")
+
+
+def is_for(preset: Preset | None, backend: str) -> bool:
+    """Return whether a preset is for a backend, or for a part of one such as cpu:gloo,cuda:nccl.
+
+    gloo beside another counts as the other: its messages are not those that the fabric is for.
+    """
+    if preset is None:
+        return False
+    if backend in preset.backends:
+        return True
+    return any(f"cuda:{name}" in backend.split(",") for name in preset.backends)
+
+
+def variables(spec: JobSpec, network: NetworkPlan, preset: Preset | None) -> dict[str, str]:
+    """Return what the libraries get, the weakest first: the preset's, the launcher's own by
+    interface and family, then network.env."""
+    found = {}
+    if preset is not None and network.fabric is not None:
+        found.update({name: setting.value for name, setting in preset.variables.items()})
+    for library, (variable, mark) in INTERFACE_VARIABLES.items():
+        if network.interface is not None and library in network.backend:
+            found[variable] = mark + network.interface
+    if network.address_family in FAMILIES and "nccl" in network.backend:
+        found["NCCL_SOCKET_FAMILY"] = FAMILIES[network.address_family]
+    return {**found, **spec.network.env}
