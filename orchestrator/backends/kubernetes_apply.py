@@ -34,6 +34,7 @@ from orchestrator.source import plain
 
 # Another manager, so that what claims a name is none of what is applied.
 CLAIM_MANAGER = f"{MANAGER}-claim"
+CLAIM_ANNOTATION = "orchestrate.dev/submit"
 # How long a submit may take from its claim to the object; later the claim is one that was left.
 CLAIM_S = 120.0
 # What goes by, beside the pods' own grace, until an operator and the garbage collector have acted.
@@ -117,7 +118,7 @@ class Order:
     def _await_gone(self, things: Sequence[Object], limit_s: float) -> None:
         deadline, left = time.monotonic() + limit_s, list(things)
         for pause_s in pauses_s():
-            left = [thing for thing in left if self._is_there(thing)]
+            left = self._still_there(left)
             if not left:
                 return
             if time.monotonic() > deadline:
@@ -129,15 +130,20 @@ class Order:
             "run? A finalizer of one that is gone keeps an object: `kubectl describe` shows it."
         )
 
-    def _is_there(self, thing: Object) -> bool:
-        """Whether this very object is there; a pod that has ended takes nobody's place."""
-        live = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
-        return live is not None and uid_of(live) == uid_of(thing) and is_alive(live)
+    def _still_there(self, things: Sequence[Object]) -> list[Object]:
+        """Those that are there, these very ones; a pod that has ended takes nobody's place."""
+        live = [pod for pod in pods_of(self.cluster, self.name) if is_alive(pod)]
+        for thing in things:
+            if kind_of(thing) != POD:
+                found = self.cluster.find(kind_of(thing), thing["metadata"]["name"])
+                live += [found] if found else []
+        uids = {uid_of(one) for one in live}
+        return [thing for thing in things if uid_of(thing) in uids]
 
     def _claim(self) -> None:
         """Make the run's ConfigMap, still empty, with the hash: only one submit can."""
         about = {"name": self.name, "labels": {RUN_LABEL: self.name, MANAGED_BY: MANAGER},
-                 "annotations": {HASH_ANNOTATION: self.hash}}  # fmt: skip
+                 "annotations": {CLAIM_ANNOTATION: self.hash}}  # fmt: skip
         claim = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about}
         try:
             self.cluster.create(claim, CLAIM_MANAGER)
@@ -152,7 +158,8 @@ class Order:
         if live is None:
             return True
         check_ours(self.cluster, live, self.name)
-        if metadata(live, "annotations").get(HASH_ANNOTATION) == self.hash:
+        notes = metadata(live, "annotations")  # one that was not submitted has no claim
+        if notes.get(CLAIM_ANNOTATION, notes.get(HASH_ANNOTATION)) == self.hash:
             return False
         self._refuse_rival(live)
         self.cluster.delete(CONFIG_MAP, self.name, uid=uid_of(live))

@@ -97,6 +97,9 @@ def refusal(asked: Asked, answer: Answer) -> BackendError:
     """The error for an answer of an API server that is none of success."""
     if answer.code in _BY_CODE:
         return _BY_CODE[answer.code](asked, answer)
+    if "failed calling webhook" in answer.message:
+        return NoAnswer(f"{asked}: {answer.message}. The operator that checks it does not answer: "
+                        "does it run? `kubectl get pods --all-namespaces` shows it.")  # fmt: skip
     if answer.code == 429 or answer.code >= 500:
         return NoAnswer(f"{asked}: the server is busy or down (HTTP {answer.code}): "
                         f"{answer.message or answer.reason}. Try again in a while.")  # fmt: skip

@@ -23,6 +23,7 @@ STDIN, STDOUT, STDERR, ERROR = 0, 1, 2, 3
 PIECE_BYTES = 32768
 SEND_TIMEOUT_S = 30.0
 POLL_S = 1.0
+PING_S = 15.0  # load balancers end a connection that is silent for a minute
 HANDSHAKE = re.compile(r"Handshake status (\d+)(?:.*-\+-\+- (b['\"].*['\"]))?", re.DOTALL)
 
 
@@ -38,11 +39,13 @@ class PodShell:
         cluster: where the run is.
         target: what it is.
         run: its name.
+        reader: a pod for this alone (kubernetes_reader), which is taken where it is given.
     """
 
     cluster: Cluster
     target: Target
     run: str
+    reader: str = ""
     _pod: str = field(default="", repr=False)
 
     @property
@@ -80,6 +83,9 @@ class PodShell:
 
     def _choose(self) -> str:
         """The running pod of the first node. Raises NoPod if none runs."""
+        if self.reader:
+            self._pod = self.reader
+            return self._pod
         pods = self.cluster.objects(POD, f"{RUN_LABEL}={self.run}")
         facts = newest(pod_facts(self.target, pod) for pod in pods)
         running = [facts[node].name for node in sorted(facts) if facts[node].phase is Phase.RUNNING]
@@ -133,10 +139,14 @@ def _talk(socket: Any, stdin: bytes, timeout_s: float, what: str) -> Completed:
     """Send the input, take the output until the command has ended."""
     for start in range(0, len(stdin), PIECE_BYTES):
         socket.write_channel(STDIN, stdin[start : start + PIECE_BYTES])
-    output, errors, deadline = [], [], time.monotonic() + timeout_s
+    output, errors, begun, pings = [], [], time.monotonic(), 0
     while socket.is_open():
-        if time.monotonic() > deadline:
+        spent_s = time.monotonic() - begun
+        if spent_s > timeout_s:
             raise no_answer(what, "it", timeout_s)
+        if spent_s > (pings + 1) * PING_S:
+            pings += 1
+            socket.sock.ping()
         socket.update(timeout=POLL_S)
         output.append(socket.read_channel(STDOUT))
         errors.append(socket.read_channel(STDERR))

@@ -112,7 +112,7 @@ def rebuilt(rows: Sequence[tuple[PodFacts, bytes]]) -> dict[str, bytes]:
     heads = [(pod, number_of(log) or 0) for pod, log in rows if pod.node == 0]
     files: dict[str, list[bytes]] = defaultdict(list)
     for pod, log in rows:
-        lines = log.splitlines()
+        lines = log.removesuffix(b"\n").split(b"\n")  # a rank's own \r stays
         attempt = number_of(log) or _attempt_of(pod, heads)
         if pod.node == 0:
             files[contract.METRICS_FILE] += metrics_lines(lines)

@@ -25,7 +25,7 @@ LINES_LIMIT = 10_000  # that wait to be shown; then the streams wait
 SILENCE_S = 60.0  # after so long a silence the connection is made anew
 TRIES = 5  # that fail at once, one after the other
 PAUSE_S = 1.0
-REST_TIMEOUT_S = 20.0
+REST_TIMEOUT_S = 60.0  # for streams whose containers have ended to end too
 # How far back a new connection begins: the two streams of a container may be out of order a little.
 OVERLAP_S = 2
 SECONDS_KEPT = 64
@@ -207,7 +207,11 @@ class RunLogs:
 
     def _start_streams(self) -> None:
         """Follow each log that is not yet followed, up to a limit."""
-        for source in (s for pod in self._pods() for s in sources_of(self.target, pod)):
+        try:
+            pods = self._pods()
+        except NoAnswer:  # the next call asks again; whoever follows sees the state UNKNOWN
+            return
+        for source in (s for pod in pods for s in sources_of(self.target, pod)):
             key = (source.uid or source.pod, source.container, source.restarts)
             if key in self._known:
                 continue

@@ -25,7 +25,7 @@ from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError
 
 # Of the log of node 0's pod: its last lines have the newest step and how the attempt ended.
-LOG_LINES, LOG_BYTES = 200, 65536
+LOG_LINES, LOG_BYTES, LOG_TIMEOUT_S = 200, 65536, 5.0
 LOGS_LIMIT = 20  # of more runs at once no log is read, and so no step is known
 FEW = 3  # so many runs are asked for one by one
 
@@ -98,7 +98,8 @@ def _end_of_log(cluster: Cluster, seen: Seen) -> bytes:
     path = f"{POD.path(cluster.namespace, head.name)}/log"
     query = [("container", seen.target.container), ("tailLines", str(LOG_LINES)),
              ("limitBytes", str(LOG_BYTES))]  # fmt: skip
-    try:
-        return b"\n".join(cluster.lines(cluster.asked("get", POD, head.name), path, query))
+    asked = cluster.asked("get", POD, head.name)
+    try:  # a node that is away makes the server wait, and fail
+        return b"\n".join(cluster.lines(asked, path, query, LOG_TIMEOUT_S, is_once=True))
     except BackendError:  # it has not started, its node is away, or there is no permission
         return b""

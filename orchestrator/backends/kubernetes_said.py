@@ -7,7 +7,7 @@ server with its time in front.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.backends.folder import parsed
@@ -17,6 +17,8 @@ from orchestrator.progress import read_progress
 # A rank's line of metrics; HOST has no blank and no bracket.
 METRICS = re.compile(rb"(?:\S+ )?\[rank \d+ [^\]\s]*\] " + re.escape(METRICS_TAG.encode()))
 ENDED = re.compile(rb"(?:\S+ )?\[node\] attempt (\d+) ended with (\d+): (.*)")
+RANKS = re.compile(rb"(?:\S+ )?\[rank \d+ [^\]\s]*\] ")
+TAG = re.compile(rb"^\[node\] ")
 BEGUN = re.compile(rb"(?:\S+ )?\[node\] attempt (\d+): ")
 
 
@@ -29,12 +31,15 @@ class Said:
         step: optimizer steps done.
         steps: optimizer steps in all.
         end: why that attempt has ended; "" while it runs.
+        last: the launcher's last words: why no attempt has begun, or the error of a launcher that
+            cannot start.
     """
 
     attempt: int | None = None
     step: int | None = None
     steps: int | None = None
     end: str = ""
+    last: str = ""
 
 
 def metrics_lines(log: Iterable[bytes]) -> Iterator[bytes]:
@@ -60,4 +65,13 @@ def read_said(log: bytes) -> Said:
             attempt, end = int(match[1]), ""
         elif match := ENDED.match(line):
             attempt, end = int(match[1]), match[3].decode(errors="replace")
-    return Said(attempt or None, progress.step if metrics else None, progress.steps, end)
+    step = progress.step if metrics else None
+    return Said(attempt or None, step, progress.steps, end, _last_words(lines))
+
+
+def _last_words(lines: Sequence[bytes]) -> str:
+    """The last line that no rank has printed, without its tag."""
+    for line in reversed(lines):
+        if line.strip() and not RANKS.match(line):
+            return TAG.sub(b"", line).decode(errors="replace").strip()
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -114,7 +115,8 @@ def judge(seen: Seen) -> tuple[State, str]:
     """State and reason."""
     if seen.live is None:
         kind = seen.target.kind.name
-        return State.LOST, f"there is no {kind} {seen.run} in the cluster (any more); {CONTINUE}"
+        gone = f"there is no {kind} {seen.run} in the cluster (any more)"
+        return State.LOST, f"{gone}: somebody or kubernetes.keep_finished deleted it; {CONTINUE}"
     head = seen.nodes.get(0)
     done, failed = seen.condition(seen.target.done), seen.condition(seen.target.failed)
     if head is not None and head.phase is Phase.DONE:
@@ -153,7 +155,14 @@ def _failed(seen: Seen, failed: Object) -> tuple[State, str]:
     if seen.live and CANCELLED_ANNOTATION in metadata(seen.live, "annotations"):
         return State.CANCELLED, joined(seen.said.end, CONTINUE)
     guilty = culprit(seen.nodes.values())
-    return State.FAILED, joined(seen.said.end, str(guilty or ""), given_up)
+    return State.FAILED, joined(_last_words(seen), str(guilty or ""), given_up)
+
+
+def _last_words(seen: Seen) -> str:
+    """Why node 0 has ended, in its own words: before an attempt has begun there is no better."""
+    head = seen.nodes.get(0)
+    is_over = head is not None and head.phase is Phase.FAILED
+    return seen.said.end or (seen.said.last if is_over else "")
 
 
 def culprit(pods: Any) -> PodFacts | None:
@@ -189,7 +198,7 @@ def _by_pods(seen: Seen) -> tuple[State, str]:
     words = f"{ready}/{max(total, ready)} pods ready"
     guilty = culprit(pods)
     if guilty is not None:
-        return State.RESTARTING, joined(seen.said.end, str(guilty), words, _again(seen))
+        return State.RESTARTING, joined(_last_words(seen), str(guilty), words, _again(seen))
     if ready >= (least_nodes(seen.live or {}) or total):
         return State.RUNNING, words
     state = State.RESTARTING if _restarts(seen) else State.PENDING
@@ -237,7 +246,10 @@ def _restarts(seen: Seen) -> int:
         return int(seen.condition("Restarting") is not None)
     if seen.target.name == "job":
         failed = int(live.get("status", {}).get("failed") or 0)
-        return -(-failed // max(1, num_nodes(seen.target, live) or 1))
+        again = -(-failed // max(1, num_nodes(seen.target, live) or 1))
+        # Those that were disrupted do not count as failed.
+        same = Counter(pod.node for pod in seen.facts if pod.node is not None)
+        return max(again, max(same.values(), default=1) - 1)
     labels = (metadata(pod, "labels").get(RESTART_LABEL, "") for pod in seen.pods)
     return max((int(label) for label in labels if label.isdecimal()), default=0)
 

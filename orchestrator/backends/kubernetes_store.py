@@ -3,7 +3,8 @@ its pods where none runs or none may be entered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from orchestrator.backends.kubernetes_exec import NoPod, PodShell
 from orchestrator.backends.kubernetes_kept import KeptLogs, below, volume_words
 from orchestrator.backends.kubernetes_kinds import Target
 from orchestrator.backends.kubernetes_logs import RunLogs
+from orchestrator.backends.kubernetes_reader import reader_pod
 from orchestrator.backends.remote import SshRunStore
 from orchestrator.backends.runstore import READ_LIMIT_BYTES, FileFacts, RunStore, inside
 from orchestrator.errors import BackendError
@@ -109,9 +111,28 @@ class PodRunStore:
         """What all pods print."""
         return RunLogs(self.cluster, self.target, self.run)
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """While this lasts there is a pod through which the volume is read and written: one of the
+        run if one runs, else one for this alone. Raises BackendError if it does not start."""
+        try:
+            self._shell.shell("true")
+        except NoPod:
+            with reader_pod(self.cluster, self.target, self.run) as self._shell.reader:
+                try:
+                    yield
+                finally:
+                    self._shell.reader = ""
+        else:
+            yield
+
+    @cached_property
+    def _shell(self) -> PodShell:
+        return PodShell(self.cluster, self.target, self.run)
+
     @cached_property
     def _volume(self) -> SshRunStore:
-        return SshRunStore(PodShell(self.cluster, self.target, self.run), self.root)
+        return SshRunStore(self._shell, self.root)
 
     @cached_property
     def _kept(self) -> KeptLogs:
@@ -147,7 +168,7 @@ class PodRunStore:
         place = volume_words(self._kept.pods(), PurePosixPath(self.root))
         return (
             f"{why}, and the folder lies on {place}, which is read through a running pod of the "
-            "run. Submit the run again, or start a pod that mounts it and look there."
+            "run. `orchestrate checkpoints RUN --reader-pod` starts one for itself."
         )
 
 

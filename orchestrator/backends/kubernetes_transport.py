@@ -27,7 +27,13 @@ Query = Sequence[tuple[str, str]]
 
 
 class Request(NamedTuple):
-    """What is sent; timeout_s is the longest silence of the server, if it is another than usual."""
+    """What is sent.
+
+    Args:
+        timeout_s: longest silence of the server, if it is another than usual.
+        is_stream: whether the answer is read as it comes.
+        is_once: whether it is not worth a repetition.
+    """
 
     method: str
     path: str
@@ -36,6 +42,7 @@ class Request(NamedTuple):
     content_type: str | None = None
     timeout_s: float | None = None
     is_stream: bool = False
+    is_once: bool = False
 
 
 @dataclass(kw_only=True)
@@ -60,7 +67,7 @@ class Transport:
 
     def send(self, asked: Asked, request: Request) -> Any:
         """Send a request, again where that may help; the JSON of its answer, or the response."""
-        for pause_s in (*self.pauses_s, None):
+        for pause_s in (*(() if request.is_once else self.pauses_s), None):
             try:
                 return self._sent(request)
             except _broken() as error:
@@ -104,14 +111,24 @@ class Transport:
                 self.__dict__["_client"] = self.access.dynamic_client()
 
     def lines(
-        self, asked: Asked, path: str, query: Query, timeout_s: float | None = None
+        self,
+        asked: Asked,
+        path: str,
+        query: Query,
+        timeout_s: float | None = None,
+        *,
+        is_once: bool = False,
     ) -> Iterator[bytes]:
         """The lines of an answer as they come, without line ends.
 
-        timeout_s: longest silence. Raises NoAnswer where the connection breaks: the lines so far
-        are good.
+        Raises NoAnswer where the connection breaks: the lines so far are good.
+
+        Args:
+            timeout_s: longest silence.
+            is_once: whether a refusal is not worth a repetition.
         """
-        response = self.send(asked, Request("GET", path, query, None, None, timeout_s, True))
+        request = Request("GET", path, query, None, None, timeout_s, True, is_once)
+        response = self.send(asked, request)
         try:
             yield from _lines(response)
         except _broken() as error:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Protocol, runtime_checkable
@@ -115,6 +116,15 @@ class WithLogs(Protocol):
     """A run store that has them."""
 
     def merged_logs(self) -> Logs: ...
+
+
+@runtime_checkable
+class Enterable(Protocol):
+    """A run store that needs something running at the place of the run folder."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """While this lasts, that is there. Raises BackendError where it does not start."""
+        ...
 
 
 class LocalRunStore:

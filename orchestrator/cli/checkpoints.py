@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Handle
+    from orchestrator.backends.runstore import RunStore
     from orchestrator.checkpoints import Checkpoint
 
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--prune", is_flag=True, help="Remove what --keep does not keep.")
 @click.option("--keep", type=click.IntRange(min=1), metavar="N",
               help="With --prune: the newest N whole ones stay, and the best.")  # fmt: skip
+@click.option("--reader-pod", is_flag=True,
+              help="Kubernetes: where no pod of RUN runs, start a small one with its volumes, "
+              "for this command alone.")  # fmt: skip
 @json_option
 def command(
     run: str,
@@ -41,6 +46,7 @@ def command(
     verify: bool,
     prune: bool,
     keep: int | None,
+    reader_pod: bool,
     as_json: bool,
 ) -> None:
     """List the checkpoints of RUN, newest last: whole or broken, by the sizes of their files.
@@ -53,13 +59,15 @@ def command(
       orchestrate checkpoints demo
       orchestrate checkpoints demo --verify
       orchestrate checkpoints demo --prune --keep 2
+      orchestrate checkpoints demo --reader-pod --verify
     """
     if prune != (keep is not None):
         raise click.UsageError("--prune and --keep N go together")
     with faults_as_json(as_json):
         profile, _ = load_profile(cluster, clusters_file)
         backend, handle = backend_of(profile), find_run(run, profile)
-        found, removed = _look(backend, handle, verify, keep)
+        with _entered(backend, handle, reader_pod) as store:
+            found, removed = _look(backend, handle, store, verify, keep)
     if as_json:
         print_json([_words(one, one in removed) for one in found])
     else:
@@ -68,16 +76,30 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _look(
-    backend: Backend, handle: Handle, verify: bool, keep: int | None
-) -> tuple[list[Checkpoint], list[Checkpoint]]:
-    """All checkpoints, and those of them that were removed since `keep` does not keep them."""
-    from orchestrator.backends import saved
+@contextmanager
+def _entered(backend: Backend, handle: Handle, reader_pod: bool) -> Iterator[RunStore]:
+    """The run folder of a single run; with `reader_pod` through a pod, whatever it takes."""
+    from orchestrator.backends.runstore import Enterable
 
     if handle.num_elements:
         names = f"{handle.run}/0 to {handle.run}/{handle.num_elements - 1}"
         raise UserError(f"{handle.run} is a sweep: give one of its elements, {names}")
     store = backend.run_store(handle)
+    if not reader_pod:
+        yield store
+    elif isinstance(store, Enterable):
+        with store.entered():
+            yield store
+    else:
+        raise UserError(f"--reader-pod: {backend.name} reads the run folder without a pod")
+
+
+def _look(
+    backend: Backend, handle: Handle, store: RunStore, verify: bool, keep: int | None
+) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """All checkpoints, and those of them that were removed since `keep` does not keep them."""
+    from orchestrator.backends import saved
+
     found = saved.list_saved(store)
     if verify:
         found = saved.all_verified(store, found)

@@ -225,21 +225,6 @@ def backend_of(profile: ClusterProfile) -> Backend:
     return backend.for_site(profile.kubernetes) if isinstance(backend, SiteBackend) else backend
 
 
-def backend_for(loaded: Loaded) -> Backend:
-    """The backend for a job. Raises UserError where the job names another place than the profile:
-    the other commands, which read no job file, would not find its run."""
-    facts = loaded.profile.kubernetes
-    for key in ("context", "namespace"):
-        wanted = getattr(loaded.resolved.spec.kubernetes, key)
-        if loaded.profile.is_kubernetes and wanted != facts.get(key):
-            raise UserError(
-                f"kubernetes.{key}: the job wants {wanted}, and the profile "
-                f"{loaded.profile.name}, by which status, logs and cancel look for the run, has "
-                f"{facts.get(key)}. Write it into the profile ({loaded.profile.file})."
-            )
-    return backend_of(loaded.profile)
-
-
 def statuses_of(backend: Backend, handles: Sequence[Handle]) -> list[Status]:
     """The status of each run; UNKNOWN with the reason for one whose files cannot be read."""
     try:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.common import (
-    backend_for,
     cluster_options,
     job_argument,
     load_job,
@@ -20,6 +19,7 @@ from orchestrator.cli.common import (
     set_option,
     shell_path,
 )
+from orchestrator.cli.place import backend_for
 from orchestrator.cli.policies import policy_option
 from orchestrator.cli.render import listing
 from orchestrator.errors import UserError

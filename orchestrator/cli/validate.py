@@ -9,7 +9,6 @@ import click
 
 from orchestrator.cli.common import (
     Loaded,
-    backend_for,
     cluster_options,
     faults_as_json,
     job_argument,
@@ -20,6 +19,7 @@ from orchestrator.cli.common import (
     say_cluster,
     set_option,
 )
+from orchestrator.cli.place import backend_for
 from orchestrator.cli.policies import policy_option
 
 if TYPE_CHECKING:

@@ -18,12 +18,20 @@ class ApiError(Exception):
         code: of HTTP.
         reason: in one word; by default the usual one of the code.
         details: of the Status, such as {"causes": [...]}.
+        is_text: whether it is a text and no Status, as for a group that is not there.
     """
 
     def __init__(
-        self, code: int, message: str, reason: str = "", details: Json | None = None
+        self,
+        code: int,
+        message: str,
+        reason: str = "",
+        details: Json | None = None,
+        *,
+        is_text: bool = False,
     ) -> None:
         super().__init__(message)
+        self.is_text = is_text
         self.code, self.message = code, message
         self.reason = reason or REASONS.get(code, "")
         self.details = details or {}

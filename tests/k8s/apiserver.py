@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -52,6 +54,7 @@ class ApiServer:
         forbidden: (verb, plural) that the user may not; ("*", plural) for all verbs.
         token: what the kubeconfig's user has; set another one, and each request gets 401.
         exec_folder: working folder of the processes that `exec` starts.
+        enter: the words before such a command, by the namespace and name of its pod.
     """
 
     def __init__(self, folder: Path, without: tuple[str, ...] = ()) -> None:
@@ -62,6 +65,7 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.token = TOKEN
         self.exec_folder = str(folder)
+        self.enter: Callable[[str, str], list[str]] = lambda _namespace, _pod: []
         self.closing = threading.Event()
         self.lock = threading.Lock()
         self.http = _Http(("127.0.0.1", 0), Handler)
@@ -158,6 +162,11 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
     owner: ApiServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away, as one does that waits no longer, is no error here."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _kubeconfig(url: str) -> Json:

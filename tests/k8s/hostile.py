@@ -49,7 +49,8 @@ def job_text(site: dict[str, Any], **keys: object) -> str:
         "clusters": {"site": {"kubernetes": site}},
         **keys,
     }
-    text = json.dumps(job, ensure_ascii=False)
+    # "$${" is how a job file writes "${", which begins a variable of whoever submits.
+    text = json.dumps(job, ensure_ascii=False).replace("${", "$${")
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 

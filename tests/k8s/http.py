@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self._answer(fault)
         except ApiError as error:
-            self._send(error.code, error.status, fault.retry_after_s if fault else None)
+            self._refuse(error, fault.retry_after_s if fault else None)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
@@ -89,7 +89,9 @@ class Handler(BaseHTTPRequestHandler):
         for resource in self.api.store.resources:
             if (resource.group, resource.version, resource.plural) == (group, version, plural):
                 return resource, namespace, name, sub
-        raise ApiError(404, "the server could not find the requested resource")
+        if any((r.group, r.version) == (group, version) for r in self.api.store.resources):
+            raise ApiError(404, "the server could not find the requested resource")
+        raise ApiError(404, "404 page not found", is_text=True)
 
     def _act(self, resource: Resource, sub: str, fault: Fault | None) -> None:
         many = not self.name
@@ -133,7 +135,8 @@ class Handler(BaseHTTPRequestHandler):
                 text = "cannot exec into a container in a completed pod; current phase is"
                 raise ApiError(400, f"{text} {phase}")
             argv = parse_qs(urlsplit(self.path).query, True)["command"]
-            return websocket.exec_(self, argv, self.api.exec_folder)
+            enter = self.api.enter(self.namespace, self.name)
+            return websocket.exec_(self, [*enter, *argv], self.api.exec_folder)
         lines = log_lines(self.api, self.namespace, self.name, container, self.query)
         return self._stream(lines, fault, "text/plain")
 
@@ -240,10 +243,20 @@ class Handler(BaseHTTPRequestHandler):
             raise ApiError(400, f"the object provided is unrecognized: {error}") from None
         return given if isinstance(given, dict) else {}
 
+    def _refuse(self, error: ApiError, retry_after_s: int | None) -> None:
+        if error.is_text:
+            self._write_out(error.code, "text/plain", f"{error.message}\n".encode())
+        else:
+            self._send(error.code, error.status, retry_after_s)
+
     def _send(self, code: int, answer: Json, retry_after_s: int | None = None) -> None:
-        data = json.dumps(answer).encode()
+        self._write_out(code, "application/json", json.dumps(answer).encode(), retry_after_s)
+
+    def _write_out(
+        self, code: int, type_: str, data: bytes, retry_after_s: int | None = None
+    ) -> None:
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", type_)
         self.send_header("Content-Length", str(len(data)))
         if retry_after_s is not None:
             self.send_header("Retry-After", str(retry_after_s))

@@ -12,7 +12,8 @@ from pathlib import Path
 from k8s.apiserver import ApiServer
 from k8s.controllers import Do, JobSets
 from k8s.discovery import Json
-from k8s.simulation import Cluster, Network, Running
+from k8s.network import Network
+from k8s.simulation import Cluster, Running
 from k8s.storage import now
 
 PLURALS = ("pytorchjobs", "trainjobs", "jobsets", "jobs")
@@ -60,7 +61,7 @@ class Lab:
         self.closing = threading.Event()
         self.fault: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
-        server.store.graceful_pods = True
+        server.store.graceful_pods, server.enter = True, self._enter
 
     def __enter__(self) -> Lab:
         self.thread.start()
@@ -97,8 +98,9 @@ class Lab:
             owner.suspended = True
             owner.cluster.end_pods()
         owner.cluster.step()
-        for pod in self._pods(owner):
+        for pod in owner.pods:  # before new ones: a PyTorchJob's pod made anew has the same name
             self._keep(owner, pod)
+        self._show_new_pods(owner)
         if obj is not None:
             self._tell(owner, obj)
         elif not owner.cluster.live:
@@ -125,25 +127,23 @@ class Lab:
         self.owners[meta["uid"]] = owner
         cluster.start()
 
-    def _pods(self, owner: Owner) -> list[PodObject]:
-        """The pods of a run, new ones with an object of their own."""
+    def _show_new_pods(self, owner: Owner) -> None:
+        """Give the pods of a run that were just started an object."""
         for running in owner.cluster.history[len(owner.pods) :]:
             number = len(owner.pods)
             same = owner.plural == "pytorchjobs"  # the others' names end in random letters
             name = running.pod.hostname if same else f"{running.pod.hostname}-{number:05}"
-            if same:
-                self._forget(owner, name)
             owner.pods.append(PodObject(name, owner.namespace, running))
             self.server.create(pod_object(owner, owner.pods[-1]), owner.namespace)
-        return owner.pods
-
-    def _forget(self, owner: Owner, name: str) -> None:
-        if self._shown(owner.namespace, name) is not None:
-            self.server.delete("pods", name, owner.namespace)
 
     def _shown(self, namespace: str, name: str) -> Json | None:
         found = self.server.list("pods", namespace)
         return next((pod for pod in found if pod["metadata"]["name"] == name), None)
+
+    def _enter(self, namespace: str, name: str) -> list[str]:
+        pods = [pod for owner in self.owners.values() for pod in owner.pods]
+        (pod,) = [p for p in pods if (p.namespace, p.name) == (namespace, name) and not p.told]
+        return pod.running.enter()
 
     def _keep(self, owner: Owner, pod: PodObject) -> None:
         """Bring what the server shows of a pod, and the pod, together."""

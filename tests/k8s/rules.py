@@ -36,7 +36,7 @@ def every_fault(manifest: dict[str, Any], release: str) -> list[str]:
 
 def rule_faults(manifest: dict[str, Any]) -> list[str]:
     """What of `manifest` a server would refuse or an operator could not run, as "path: ..."."""
-    found = [*_names(manifest), *_metadata(manifest), *_data(manifest)]
+    found = [*_names(manifest), *_metadata(manifest), *_data(manifest), *_queues(manifest)]
     for template in pod_templates(manifest):
         found += [f"{template.path}.{fault}" for rule in POD_RULES for fault in rule(template)]
     for path, job in jobs(manifest):
@@ -81,6 +81,19 @@ def _data(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"data.{key}: no key of a ConfigMap"
     if sum(len(key) + len(text.encode()) for key, text in data.items()) > CONFIG_MAP_BYTES:
         yield "data: more than 1 MiB"
+
+
+def _queues(manifest: dict[str, Any]) -> Iterator[str]:
+    """Kueue's documentation: one podset topology at most; and no second admission beside it."""
+    for path, value in walk(manifest):
+        if path.endswith("annotations"):
+            topologies = [key for key in value if key.startswith("kueue.x-k8s.io/podset-")]
+            if len(topologies) > 1:
+                yield f"{path}: {topologies}"
+    gangs = {"schedulingPolicy", "podGroupPolicy", "schedulerName"}
+    others = [path for path, _ in walk(manifest) if path.rpartition(".")[2] in gangs]
+    if "kueue.x-k8s.io/queue-name" in manifest["metadata"].get("labels", {}) and others:
+        yield f"metadata.labels: Kueue admits this, and so does {others[0]}"
 
 
 # Pods.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from k8s.controllers import Controller, Do, controller_of
+from k8s.network import Network, in_own_table
 from k8s.pods import Pod, pods_of
 from orchestrator.backends.processes import Process, descendants, find
 from running import PROGRAMS, wait_until
@@ -25,64 +26,9 @@ from running import PROGRAMS, wait_until
 Object = dict[str, Any]
 Mount = tuple[str, str, bool]  # path in the pod, folder of this machine, whether it is read-only
 ROOT = Path(__file__).resolve().parents[2]
-ADDRESSES = [f"10.77.0.{last}" for last in range(1, 60)]
 END_S = 120.0  # for pods that were told to end
 # What the image has, as far as a pod's environment is concerned (k8s/image/Dockerfile).
 IMAGE_ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp"}
-
-
-def missing() -> str:
-    """Why no pods can run here, or ""."""
-    if not (Path(sys.executable).parent / "orchestrate-node").exists():
-        return "orchestrate-node is not installed beside this Python: make setup"
-    probe = [*unshare(), "unshare", "-pmu", "--fork", "--mount-proc", "ip", "link", "show", "lo"]
-    try:
-        tried = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=30)
-    except OSError as error:
-        return f"needs unshare (util-linux) and ip (iproute2): {error}"
-    return tried.stderr.strip() and f"no namespaces here: {tried.stderr.strip()}"
-
-
-def unshare() -> list[str]:
-    """Begins a network, a process table and mounts of their own, as root in a user namespace where
-    the caller is not root."""
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    return ["unshare", *user, "-nmp", "--fork", "--kill-child", "--mount-proc"]
-
-
-class Network:
-    """One private network with many addresses; its end ends every process in it."""
-
-    def __init__(self) -> None:
-        setup = "".join(f"addr add {address}/32 dev lo\n" for address in ADDRESSES)
-        script = 'ip link set lo up && ip -batch - <<< "$0" && echo up && read -r _'
-        self.holder = subprocess.Popen(
-            [*unshare(), "bash", "-c", script, setup],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        assert self.holder.stdout is not None
-        assert self.holder.stdout.readline() == b"up\n"
-        (first,) = [p for p in descendants(self.holder.pid) if in_own_table(p.pid) == 1]
-        self.init, self.free = first.pid, list(ADDRESSES)
-
-    def command(self) -> list[str]:
-        """Begins a process in this network with a process table, mounts and host name anew."""
-        user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
-        enter = ["nsenter", "-t", str(self.init), "-n", "-m", "-p", *user]
-        return [*enter, "unshare", "-pmu", "--fork", "--kill-child", "--mount-proc"]
-
-    def close(self) -> None:
-        """End all that runs in it."""
-        self.holder.communicate()
-
-
-def in_own_table(pid: int) -> int | None:
-    """A process's pid in the innermost process table that it is in; None once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return None
-    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
 
 def own_hosts(pod: Pod, address: str) -> str:
@@ -127,6 +73,24 @@ class Running:
         init = self.init()
         path = Path(f"/proc/{init.pid}/cmdline") if init else None
         return path.read_text().split("\0") if path and path.exists() else []
+
+    def enter(self) -> list[str]:
+        """Begins a command in the container, as `exec` does."""
+        init = self.init()
+        assert init is not None, f"{self.pod.hostname} has ended"
+        user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
+        env = IMAGE_ENV | self.pod.own_env(self.address)
+        words = [f"{name}={value}" for name, value in env.items()]
+        return [
+            "nsenter",
+            "-t",
+            str(init.pid),
+            *user,
+            *("-n", "-m", "-p", "-u", "-r", "-w"),
+            "env",
+            "-i",
+            *words,
+        ]
 
     def send(self, number: int) -> None:
         """Send a signal to the container's first process, as the kubelet does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,20 @@ def test_a_server_that_is_away_leaves_the_state_unknown(
     assert "no answer from" in status.reason
     (status,) = backend.status([handle])
     assert status.state.name == "PENDING"
+
+
+@pytest.mark.parametrize("fault", [{"status": 500}, {"drop": True}])
+def test_the_state_is_told_without_the_log_of_a_node_that_is_away(
+    site: Site, fault: dict[str, Any]
+) -> None:
+    site.ok("submit", "job.yaml")
+    backend = kubernetes.KubernetesBackend(site.target, Cluster())
+    handle = backend.handle(Path("/runs/demo"))
+    site.pod()
+    site.server.fail("/log", times=9, **fault)
+    (status,) = backend.status([handle])
+    assert (status.state.name, status.step) == ("RUNNING", None)
+    assert len([request for request in site.server.requests if "/log" in request]) == 1
 
 
 def test_the_state_is_told_without_a_permission_for_events(site: Site) -> None:

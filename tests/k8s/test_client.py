@@ -73,6 +73,13 @@ def test_the_repetitions_have_an_end(
     assert len(server.requests) == 3
 
 
+def test_an_operator_that_does_not_answer(cluster: Cluster, server: ApiServer) -> None:
+    text = 'Internal error occurred: failed calling webhook "v.kubeflow.org": no endpoints'
+    server.fail("PATCH", times=9, status=500, message=text)
+    with pytest.raises(NoAnswer, match=r"no endpoints. The operator that checks it does not"):
+        cluster.apply(CONFIG)
+
+
 def test_a_server_that_wants_a_long_pause_is_not_waited_for(
     cluster: Cluster, server: ApiServer
 ) -> None:

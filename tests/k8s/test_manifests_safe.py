@@ -55,6 +55,7 @@ def test_there_is_one_container_of_the_kinds_name(job: str, target: str, site: s
 
 
 @each_run
+@pytest.mark.case("L17")
 def test_a_pod_starts_the_launcher_and_no_shell(job: str, target: str, site: str) -> None:
     for pod in pods(job, target, site):
         [container] = pod.spec["containers"]
@@ -76,6 +77,7 @@ def test_a_pod_has_time_to_save_a_checkpoint(job: str, target: str, site: str) -
 
 
 @each_run
+@pytest.mark.case("L40")
 def test_shared_memory_has_a_limit_within_the_containers(job: str, target: str, site: str) -> None:
     for pod in pods(job, target, site):
         [container] = pod.spec["containers"]
@@ -107,6 +109,7 @@ def test_memory_is_locked_where_there_is_rdma_and_nowhere_else(
 
 
 @each_run
+@pytest.mark.case("L36")
 def test_no_sidecar_and_no_token_that_is_not_needed(job: str, target: str, site: str) -> None:
     for pod in pods(job, target, site):
         assert pod.metadata["labels"]["sidecar.istio.io/inject"] == "false"
@@ -138,6 +141,7 @@ def values_of(objects: dict[str, dict[str, Any]], key: str) -> list[Any]:
 
 
 @each_run
+@pytest.mark.case("L33")
 def test_restarts_have_a_bound_for_every_kind(job: str, target: str, site: str) -> None:
     objects = site_objects(JOBS[job], target, site)
     key = "maxRestarts" if target in {"jobset", "trainjob"} else "backoffLimit"

@@ -13,11 +13,12 @@ import pytest
 
 from k8s.controllers import Do
 from k8s.manifests import JOB, STEPS, objects_of, run_locally, workspace
-from k8s.simulation import Cluster, Network, missing
+from k8s.network import Network, missing
+from k8s.simulation import Cluster
 from running import losses, read
 from slurm.training import Act, Outcome, at, outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.pods]
 FAILED, REQUEUE, CONFIGURATION = 129, 203, 78
 
 

@@ -109,6 +109,8 @@ EXPRESSION = (
     ".nodeSelectorTerms[0].matchExpressions[0]"
 )
 RULE = "spec.podFailurePolicy.rules[0]"
+JOBSET_POD = f"spec.replicatedJobs[0].template.{POD}"
+TOPOLOGIES = {f"kueue.x-k8s.io/podset-{how}-topology": "rack" for how in ("required", "preferred")}
 DAMAGES: list[tuple[str, str, Damage, str]] = [
     ("label with a blank", "Job", replace("metadata.labels", {"a": "b c"}), "metadata.labels.a"),
     ("label of 64", "Job", replace("metadata.labels", {"a": "b" * 64}), "metadata.labels.a"),
@@ -134,6 +136,8 @@ DAMAGES: list[tuple[str, str, Damage, str]] = [
     ("no request", "Job", replace(f"{NODE}.resources.limits", {"x/gpu": "1"}), "request = limit"),
     ("port", "Job", replace(f"{NODE}.ports[0].containerPort", 65536), "65536"),
     ("port's name", "Job", replace(f"{NODE}.ports[0].name", "a-name-too-long-"), "port's name"),
+    ("two admit", "JobSet", replace(f"{JOBSET_POD}.schedulerName", "volcano"), "Kueue admits"),
+    ("topologies", "Job", replace("metadata.annotations", TOPOLOGIES), "podset-required"),
     ("user", "Job", replace(f"{POD}.securityContext.runAsUser", 2**31), "not in 0 to"),
     ("selector", "Job", replace(f"{EXPRESSION}.operator", "Exists"), "values with In"),
     ("no values", "Job", replace(f"{EXPRESSION}.values", []), "values with In"),

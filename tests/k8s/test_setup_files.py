@@ -23,7 +23,16 @@ NO_API_SERVER_READS_IT = {
 }
 """By apiVersion, why there is no schema to check an object of k8s/ against."""
 BUILTIN_RESOURCES = {
-    "": {"configmaps", "services", "pods", "pods/log", "events", "namespaces", "secrets"},
+    "": {
+        "configmaps",
+        "services",
+        "pods",
+        "pods/log",
+        "pods/exec",
+        "events",
+        "namespaces",
+        "secrets",
+    },
     "batch": {"jobs"},
     "apps": {"deployments"},
 }

@@ -96,7 +96,7 @@ def test_without_a_pod_the_logs_tell_what_they_can(
     assert store.list("attempts") == ["1"]
     for ask in (lambda: store.files("checkpoints"), lambda: store.sha256(["a"]),
                 lambda: store.read("job.yaml"), lambda: store.write("a", b"")):  # fmt: skip
-        with pytest.raises(BackendError, match=r"lies on the claim shared, .*Submit the run aga"):
+        with pytest.raises(BackendError, match=r"lies on the claim shared, .*--reader-pod"):
             ask()
 
 

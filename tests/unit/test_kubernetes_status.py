@@ -184,6 +184,27 @@ def test_a_failed_pod_whose_peers_still_end_is_named() -> None:
     )
 
 
+def test_the_launchers_last_words_tell_why_no_attempt_began() -> None:
+    failed = live("job", condition("Failed", "PodFailurePolicy"))
+    log = b"[node] only 1 of 2 nodes came within 300 s\n[rank 0 a] not these\n\n"
+    state, words = told("job", failed, finished("job", 0, 1), log=log)
+    assert state is State.FAILED
+    assert words.startswith("only 1 of 2 nodes came within 300 s; node 0 (pod demo-0 on gpu-7): ")
+    words = told("job", failed, finished("job", 0, 1), log=b"python: no module trainer")[1]
+    assert words.startswith("python: no module trainer; node 0")
+    assert told("job", live("job"), running("job", 0), running("job", 1), log=log)[1] == (
+        "2/2 pods ready"
+    )
+
+
+def test_a_disrupted_pod_does_not_count_as_failed_and_is_made_anew() -> None:
+    target = condition("DisruptionTarget", "PreemptionByScheduler")
+    old = finished("job", 1, 203, name="demo-1-old", conditions=(target,))
+    new = pod("job", 1, waiting("ContainerCreating"), phase="Pending", created=T2)
+    state, words = told("job", live("job"), running("job", 0), old, new)
+    assert (state, words[-20:]) == (State.RESTARTING, "started again 1 time")
+
+
 def test_pods_of_an_earlier_attempt_do_not_count() -> None:
     old = [finished("job", n, 129, name=f"demo-{n}-old") for n in (0, 1)]
     new = [running("job", n, created=T2, name=f"demo-{n}-new") for n in (0, 1)]

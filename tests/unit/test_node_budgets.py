@@ -132,6 +132,29 @@ def test_the_time_limit_in_a_roll_call_is_a_missed_start_and_a_signal_is_not() -
     assert (late.value.code, asked.value.code) == (1, 75)
 
 
+def test_who_has_waited_long_for_an_attempt_starts_anew_with_the_others(tmp_path: Path) -> None:
+    add_attempt(str(tmp_path), 1, None)
+    alive, end = tmp_path / "attempts/1/alive", tmp_path / "attempts/1/end.json"
+    others = node.OtherLife(arguments(tmp_path, start_timeout_s=0.0, time_limit_s=60.0))
+    assert not others.goes_on()
+    end.write_text("{}")
+    others.check()  # that one had ended before this node came
+    end.unlink()
+    alive.touch()
+    assert others.goes_on()
+    assert not others.goes_on()
+    others.check()
+    end.write_text("{}")
+    others.args.start_timeout_s = 60.0
+    others.check()  # it waited no longer than any node may
+    others.args.start_timeout_s = 0.0
+    with pytest.raises(node.Leave, match="starts anew, too") as leave:
+        others.check()
+    assert leave.value.code == 75
+    others.args.time_limit_s = 0.0
+    others.check()
+
+
 def test_the_exit_code_of_the_own_child_is_left_to_who_waits_for_it() -> None:
     children = [
         subprocess.Popen([sys.executable, "-I", "-S", "-c", f"raise SystemExit({code})"])

@@ -1,49 +1,27 @@
-"""node.py where nobody else counts its starts, as on Kubernetes: codes, budgets, lone pods."""
+"""node.py where nobody else counts its starts, as on Kubernetes: codes and budgets."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pods import MakePods, attempts, pods_in, waits
 
-from running import Nodes, read, wait_for_end, wait_until
-
-MakePods = Callable[..., Nodes]
+from running import Nodes, read, wait_until
 
 
 @pytest.fixture
 def make_pods(tmp_path: Path) -> Iterator[MakePods]:
-    """Makes the pods of a run: two nodes of one rank, with one failure and one requeue to spare."""
-    made: list[Nodes] = []
-
-    def make(mode: str, nnodes: int = 2, **options: object) -> Nodes:
-        given = {"repeat-codes-from": 128, "failures": 1, "requeues": 1} | {
-            name.replace("_", "-"): value for name, value in options.items()
-        }
-        also = tuple(text for name, value in given.items() for text in (f"--{name}", str(value)))
-        (tmp_path / "work").mkdir(exist_ok=True)
-        run_dir = tmp_path / "run"
-        run_dir.mkdir(exist_ok=True)
-        made.append(Nodes(run_dir, tmp_path / "work", mode, nnodes, nproc=1, also=also))
-        return made[-1]
-
-    yield make
-    for nodes in made:
-        nodes.close()
+    with pods_in(tmp_path) as make:
+        yield make
 
 
 def missed(nodes: Nodes, node: int) -> object:
     return read(nodes.run_dir / "missed-starts" / f"node-{node}.json")["count"]
-
-
-def attempts(nodes: Nodes) -> list[str]:
-    folder = nodes.run_dir / "attempts"
-    return sorted(os.listdir(folder)) if folder.exists() else []
 
 
 def past_attempt(nodes: Nodes, number: int, code: int | None, age_s: float = 0.0) -> None:
@@ -55,10 +33,6 @@ def past_attempt(nodes: Nodes, number: int, code: int | None, age_s: float = 0.0
     os.utime(folder / "owner.json", (then, then))
     if code is not None:
         (folder / "end.json").write_text(json.dumps({"version": 1, "code": code}))
-
-
-def waits(nodes: Nodes, node: int) -> bool:
-    return "waiting for node 0 at " in nodes.log(node).read_text()
 
 
 # --- codes -------------------------------------------------------------------------------------
@@ -133,19 +107,20 @@ def test_requeues_have_a_budget_of_their_own(make_pods: MakePods) -> None:
 @pytest.mark.parametrize(
     ("code", "age_s", "words"),
     [
-        (None, 0.0, "no new attempt: failure 1, and attempts.failures is 0"),
+        (None, 0.0, "no new attempt: failure 2, and attempts.failures is 1"),
         (75, 7200.0, "no new attempt: the first attempt began 72"),
     ],
 )
 def test_what_an_attempt_could_not_say_ends_the_next_start(
     make_pods: MakePods, code: int | None, age_s: float, words: str
 ) -> None:
-    nodes = make_pods("done", failures=0, deadline_s=3600)
-    past_attempt(nodes, 1, code, age_s)
+    nodes = make_pods("done", failures=1, requeues=9, deadline_s=3600)
+    for number in (1, 2):
+        past_attempt(nodes, number, code, age_s)
     nodes.start(0, 1)
     assert nodes.codes() == {0: 1, 1: 1}
     assert all(words in nodes.log(node).read_text() for node in (0, 1))
-    assert attempts(nodes) == ["1"]
+    assert attempts(nodes) == ["1", "2"]
     nodes.start(0, 1)  # submitted again
     assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
 
@@ -212,98 +187,3 @@ def test_what_cannot_be_counted_is_not_repeated(make_pods: MakePods) -> None:
     nodes.start(0)
     assert nodes.codes() == {0: 1}
     assert "not started again: this start cannot be counted: " in nodes.log(0).read_text()
-
-
-# --- one pod, and the others -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_pod_that_is_killed_ends_the_attempt_and_the_next_start_goes_on(
-    make_pods: MakePods, node: int
-) -> None:
-    nodes = make_pods("wait-plain")
-    nodes.start(0, 1, shutdown_timeout_s=1)
-    nodes.wait_ready()
-    tree = nodes.tree()
-    nodes.started[node].kill()
-    assert nodes.codes() == {node: -9, 1 - node: 129}, nodes.all_logs()
-    wait_for_end(tree)
-    nodes.mode = "done"
-    nodes.start(0, 1)
-    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
-    assert attempts(nodes) == ["1", "2"]
-
-
-def test_a_node_that_has_lost_node_0_reads_the_budget_itself(make_pods: MakePods) -> None:
-    nodes = make_pods("wait-plain", failures=0)
-    nodes.start(0, 1, shutdown_timeout_s=1)
-    nodes.wait_ready()
-    nodes.started[0].kill()
-    assert nodes.codes() == {0: -9, 1: 1}, nodes.all_logs()
-    assert not (nodes.run_dir / "given-up.json").exists()  # for node 0, should it come back
-    nodes.start(0, 1)
-    assert nodes.codes() == {0: 1, 1: 1}
-    assert attempts(nodes) == ["1"]
-
-
-def test_a_pod_that_is_back_before_the_others_have_left_waits_for_them(
-    make_pods: MakePods,
-) -> None:
-    nodes = make_pods("wait-plain")
-    nodes.start(0, 1, shutdown_timeout_s=1)
-    nodes.wait_ready()
-    nodes.started[0].send_signal(signal.SIGSTOP)  # it has not noticed yet
-    nodes.started[1].kill()
-    assert nodes.started[1].wait(timeout=60) == -9
-    nodes.mode = "done"
-    nodes.log(1).unlink()
-    nodes.start(1)
-    wait_until(lambda: waits(nodes, 1), "it waits")
-    nodes.started[0].send_signal(signal.SIGCONT)
-    assert nodes.started[0].wait(timeout=60) == 129, nodes.all_logs()
-    assert nodes.started[1].poll() is None
-    nodes.start(0)
-    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
-    assert attempts(nodes) == ["1", "2"]
-    assert not (nodes.run_dir / "missed-starts").exists()
-
-
-def test_a_pod_that_an_attempt_goes_without_waits_as_long_as_that_lasts(
-    make_pods: MakePods,
-) -> None:
-    nodes = make_pods("wait", nnodes=3, sizes="2,3", join_grace_s=0)
-    nodes.start(0, 1, start_timeout_s=8)
-    alive = nodes.run_dir / "attempts/1/alive"
-    wait_until(alive.exists, f"{alive}\n{nodes.all_logs()}")
-    nodes.mode = "done"  # of node 2, which takes no part before the next attempt
-    nodes.start(2, start_timeout_s=8)
-    then = alive.stat().st_mtime
-    wait_until(lambda: alive.stat().st_mtime > then + 12, "signs of life")
-    assert nodes.started[2].poll() is None, nodes.all_logs()
-    nodes.started[1].terminate()
-    assert [nodes.started[n].wait(timeout=60) for n in (0, 1)] == [203, 203], nodes.all_logs()
-    nodes.also = (*nodes.also, "--join-grace-s", "60")
-    nodes.start(0, 1)
-    assert nodes.codes() == {0: 0, 1: 0, 2: 0}, nodes.all_logs()
-    assert len(os.listdir(nodes.run_dir / "attempts/2/logs")) == 3
-    assert not (nodes.run_dir / "missed-starts").exists()
-
-
-def test_a_pod_whose_place_is_still_taken_comes_again(make_pods: MakePods) -> None:
-    nodes = make_pods("done", nnodes=3)
-    nodes.start(0, 1)
-    wait_until(lambda: connected(nodes), "node 1 has reported")
-    old = nodes.started[1]
-    old.send_signal(signal.SIGSTOP)  # its machine is gone: nothing closes its connection
-    nodes.start(1)
-    wait_until(lambda: "has been taken by" in nodes.log(0).read_text(), "it is turned away")
-    old.kill()
-    old.wait(timeout=60)
-    nodes.start(2)
-    assert nodes.codes() == {0: 0, 1: 0, 2: 0}, nodes.all_logs()
-
-
-def connected(nodes: Nodes) -> bool:
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    # proc(5): local address, remote address, state; 01 is established
-    return any(k[1].endswith(f":{nodes.port:04X}") and k[3] == "01" for k in lines)
