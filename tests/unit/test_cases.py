@@ -45,6 +45,7 @@ CASES = {
     "L28": "several slices of one GPU",
     "L29": "an early failure keeps its nodes",
     "L30": "the image's variables win over the job's",
+    "L31": "a limit for steps is taken for loading and saving",
     "L32": "a failed job's pods stay on their GPUs",
     "L33": "restarts without end",
     "L34": "one pod starts again, the others hang",
@@ -88,7 +89,7 @@ CASES = {
     "T31": "the loader's workers hang and nobody says where",
 }
 LATER = {
-    **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
+    "L41": "locked memory",
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }
