@@ -22,6 +22,7 @@ from trainer.grace import Grace
 from trainer.ledger import Ledger
 from trainer.limits import Patience
 from trainer.metrics import Clock, Metrics
+from trainer.network_proof import Proof
 from trainer.nonfinite import Fault, Guard, diverged
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
@@ -87,6 +88,7 @@ class Trainer:
         self.due = Due(config.checkpoint)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
+        self._proof = Proof(config, contract, self.peers, self.metrics)
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
@@ -95,6 +97,7 @@ class Trainer:
         stopping = self._evaluation_due() and not self._evaluate()
         while not stopping and progress.step < config.steps:
             agreed = self.advance()
+            self._proof.after_step(self.progress.step)
             stopping = agreed == "stop"
             self._check_replicas()
             if not stopping and self._evaluation_due():

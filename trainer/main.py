@@ -29,6 +29,7 @@ from trainer.contract import (
 )
 from trainer.devices import device_of
 from trainer.elastic import for_world
+from trainer.library_log import RECORDED_COLLECTIVES, kept
 from trainer.limits import group_timeout_s
 from trainer.watchdog import Watchdog
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
-RECORDED_COLLECTIVES = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,9 +93,10 @@ def _train(config: TrainerConfig, contract: Contract) -> None:
     watchdog.start()
     try:
         phase.enter("start", 0)
-        device = device_of(config.device, contract)
-        with process_group(config, contract) as store:
-            _train_in_group(config, contract, store, device)
+        with kept(config, contract):
+            device = device_of(config.device, contract)
+            with process_group(config, contract) as store:
+                _train_in_group(config, contract, store, device)
     finally:
         watchdog.finish()
 
@@ -153,9 +154,11 @@ def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     the lock.
     """
     import torch.distributed as dist
+    from torch._C._distributed_c10d import set_debug_level_from_env
     from torch.distributed.rendezvous import rendezvous
 
     record_collectives(RECORDED_COLLECTIVES)
+    set_debug_level_from_env()  # it was read when torch was imported
     timeout = datetime.timedelta(seconds=group_timeout_s(config))
     phase.enter("rendezvous", 0)
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):

@@ -1,0 +1,227 @@
+"""What is wrong and what is doubtful in a job's network: texts, and the place of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from networks import CPU, JOB, judged, planned, resolved
+
+from orchestrator.errors import Fault
+from orchestrator.network_check import Judged, check_network
+from orchestrator.plan import make_plan
+from orchestrator.profiles import find_profiles
+
+Cli = Callable[..., tuple[int, str, str]]
+PRESETS = Path(__file__).resolve().parents[2] / "orchestrator" / "data" / "fabrics"
+
+
+def lines(found: tuple[Fault, ...]) -> list[str]:
+    return [fault.as_warning() for fault in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            "env: {NCCL_SOKET_IFNAME: eth0}",
+            (
+                "4:7 env.NCCL_SOKET_IFNAME: NCCL_SOKET_IFNAME is not among the names of nccl "
+                "(2.16 to 2.32) and torch (2.13); did you mean NCCL_SOCKET_IFNAME?"
+            ),
+        ),
+        (
+            "network: {env: {NCCL_IB_GDR_LEVEL: '3'}}",
+            (
+                "4:17 network.env.NCCL_IB_GDR_LEVEL: NCCL_IB_GDR_LEVEL does nothing since nccl 2.4;"
+                " write NCCL_NET_GDR_LEVEL"
+            ),
+        ),
+        (
+            "clusters: {other: {env: {NCCL_ASYNC_ERROR_HANDLING: '1'}}}",
+            (
+                "4:26 clusters.other.env.NCCL_ASYNC_ERROR_HANDLING: NCCL_ASYNC_ERROR_HANDLING is an"
+                " old name of torch's TORCH_NCCL_ASYNC_ERROR_HANDLING; write "
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+            ),
+        ),
+        (
+            "clusters: {dev: {network: {env: {TORCH_NCCL_TRACE_BUFFER_SIZE: '9'}}}}",
+            (
+                "4:34 clusters.dev.network.env.TORCH_NCCL_TRACE_BUFFER_SIZE: "
+                "TORCH_NCCL_TRACE_BUFFER_SIZE is an old name of torch's TORCH_FR_BUFFER_SIZE; write"
+                " TORCH_FR_BUFFER_SIZE"
+            ),
+        ),
+        (
+            "network: {interface: eth0, env: {NCCL_SOCKET_IFNAME: '=eth1'}}",
+            (
+                "4:54 network.env.NCCL_SOCKET_IFNAME: NCCL_SOCKET_IFNAME is '=eth0' by "
+                "network.interface, and '=eth1' here, which holds; remove it, or network.interface"
+            ),
+        ),
+        (
+            "network: {address_family: ipv6}\nenv: {NCCL_SOCKET_FAMILY: AF_INET}",
+            (
+                "5:27 env.NCCL_SOCKET_FAMILY: NCCL_SOCKET_FAMILY is 'AF_INET6' by "
+                "network.address_family, and 'AF_INET' here, which holds; remove it, or "
+                "network.address_family"
+            ),
+        ),
+        (
+            "network: {debug: trace}\nenv: {NCCL_DEBUG: VERSION}",
+            (
+                "5:19 env.NCCL_DEBUG: network.debug sets NCCL_DEBUG too, and the value here holds; "
+                "remove it, or network.debug"
+            ),
+        ),
+        (
+            "network: {fabric: infiniband}\nenv: {NCCL_DEBUG: WARN}",
+            (
+                "5:19 env.NCCL_DEBUG: with NCCL_DEBUG 'WARN' NCCL does not tell its transports, and"
+                " network.watch compares nothing; remove it, or write network.watch: off"
+            ),
+        ),
+        (
+            "network: {fabric: infiniband}\nenv: {NCCL_DEBUG: INFO}",
+            (
+                "5:19 env.NCCL_DEBUG: NCCL_DEBUG without NCCL_DEBUG_FILE: what NCCL tells of its "
+                "transports is in no file, and network.watch compares nothing; remove it, add "
+                "NCCL_DEBUG_FILE, or write network.watch: off"
+            ),
+        ),
+        (
+            "network: {fabric: infiniband, env: {NCCL_IB_HCA: mlx5_3}}",
+            (
+                "4:50 network.env.NCCL_IB_HCA: NCCL_IB_HCA is 'mlx5' in the fabric infiniband (Only"
+                " adapters of this driver; a storage adapter among them is left out with exact "
+                "names (=mlx5_0,mlx5_1)), and 'mlx5_3' here, which holds; remove it, unless "
+                "'mlx5_3' is meant"
+            ),
+        ),
+        (
+            "network: {fabric: infiniband}\nenv: {NCCL_IB_DISABLE: '1'}",
+            (
+                "5:24 env.NCCL_IB_DISABLE: the fabric infiniband leaves NCCL_IB_DISABLE alone: it "
+                "would turn InfiniBand off, and NCCL would use TCP; remove it, unless it is meant"
+            ),
+        ),
+        (
+            "network: {fabric: slingshot, interface: ib0}",
+            (
+                "4:41 network.interface: NCCL_SOCKET_IFNAME is 'hsn' in the fabric slingshot (Its "
+                "interfaces begin so), and '=ib0' here, which holds; remove it, unless '=ib0' is "
+                "meant"
+            ),
+        ),
+    ],
+)
+def test_what_is_doubtful_is_said_at_its_place(text: str, warning: str) -> None:
+    found = judged(text + "\n")
+    assert found.faults == ()
+    assert lines(found.warnings) == [f"warning: job.yaml:{warning}"]
+
+
+def test_a_fabric_without_gpus_is_not_used_and_that_is_said() -> None:
+    found = judged("", CPU, fabric="infiniband")
+    expected = "warning: profile dev fabric: the fabric infiniband is for nccl, and the job uses "
+    expected += "gloo, since it asks for no GPUs: nothing of it is used; add "
+    expected += "resources.gpus_per_node, or write network.fabric: null"
+    assert lines(found.warnings) == [expected]
+    plan = planned("", CPU, fabric="infiniband")
+    assert plan.trainer["network"] == {
+        "fabric": None, "promises": [], "watch": "warn", "debug": "off", "interface": None,
+    }  # fmt: skip
+    assert "NCCL_IB_HCA" not in dict(plan.env)
+    assert plan.network.pods is None
+
+
+@pytest.mark.parametrize(
+    ("fabric", "backend", "fault"),
+    [
+        ("infiniband", "gloo", "gloo, and the fabric infiniband is for nccl"),
+        ("hccl", "nccl", "nccl, and the fabric hccl is for hccl"),
+        ("gloo", "nccl", "nccl, and the fabric gloo is for gloo"),
+    ],
+)
+def test_a_backend_that_the_fabric_is_not_for(fabric: str, backend: str, fault: str) -> None:
+    found = judged(f"network: {{fabric: {fabric}, backend: {backend}}}\n")
+    assert [(f.key, f.message) for f in found.faults] == [("network.backend", fault)]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "unused"),
+    [("slurm", []), ("jobset", ["host_suffix"]), ("local", ["address_family", "host_suffix"])],
+)
+def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[str]) -> None:
+    text = "network: {address_family: ipv6, host_suffix: -ib}\n"
+    text += "clusters: {dev: {kubernetes: {runs: {pvc: runs}}}}\n" * (target == "jobset")
+    plan, found = planned(text, target=target), judged(text, target=target)
+    is_local = target == "local"
+    assert (plan.network.address_family, plan.network.host_suffix) == (
+        ("auto", None) if is_local else ("ipv6", "-ib")
+    )
+    assert [w.key for w in found.warnings] == [f"network.{key}" for key in unused]
+    assert dict(plan.env).get("NCCL_SOCKET_FAMILY") == (None if is_local else "AF_INET6")
+
+
+def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text("version: 1\nname: ours\nsumary: x\nbackends: [nccl]\n")
+    found = judged(f"network: {{fabric: {file}}}\n").faults
+    assert {(fault.file, fault.key) for fault in found} >= {(str(file), "sumary")}
+    [missing] = judged("network: {fabric: ./nowhere.yaml}\n").faults
+    assert (missing.key, missing.where()) == ("network.fabric", "job.yaml:4:19")
+    assert "nowhere.yaml" in missing.message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "number"),
+    [
+        ("", "network.fabric", None),
+        ("timeouts: {step: 10m}", "network.fabric", "1836 s, .* timeouts.step (10m) and 60 s"),
+        ("env: {HCCL_EXEC_TIMEOUT: '7200'}", "env.HCCL_EXEC_TIMEOUT", "7200 s, .* (30m) and 60 s"),
+        ("timeouts: {load: 5m}", "network.fabric", "1200 s, .* timeouts.load (5m) and 60 s"),
+    ],
+)
+def test_hccl_gives_up_before_torch(text: str, key: str, number: str | None) -> None:
+    found = judged(f"network: {{fabric: hccl}}\n{text}\n").faults
+    assert [fault.key for fault in found] == ([key] if number else [])
+    for fault in found if number else ():
+        for part in (number or "").split(" .* "):
+            assert part in fault.message
+
+
+def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path) -> None:
+    text = (PRESETS / "ethernet.yaml").read_text("utf-8").replace("name: ethernet", "name: ours")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "ours.yaml").write_text(text)
+    clusters = tmp_path / "site" / "clusters.yaml"
+    clusters.write_text(
+        "clusters:\n  good: {target: slurm, fabric: ./ours.yaml}\n"
+        "  bad:\n    target: slurm\n    fabric: infinibnd\n"
+    )
+    source = find_profiles(str(clusters), {}, tmp_path)
+    good = source.choose("good")
+    job = resolved("", good)
+    assert check_network(job, good) == Judged((), ())
+    assert make_plan(job.spec, good).trainer["network"]["fabric"] == "ours"
+    bad = source.choose("bad")
+    [fault] = check_network(resolved("", bad), bad).faults
+    assert (fault.where(), fault.key) == (f"{clusters}:5:13", "clusters.bad.fabric")
+    assert "no such preset; did you mean infiniband?" in fault.message.replace("  ", " ")
+
+
+def test_warnings_are_printed_and_change_no_code(cli: Cli, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB + "env: {NCCL_SOKET_IFNAME: eth0}\n")
+    for argv in (["validate"], ["render"], ["submit", "--dry-run"]):
+        code, _, err = cli(*argv, str(job), "--cluster", "slurm")
+        assert code == 0
+        assert f"warning: {job}:4:7 env.NCCL_SOKET_IFNAME: " in err
+    for name in ("validate", "render"):
+        [warning] = json.loads(cli(name, str(job), "--json")[1])["warnings"]
+        assert (warning["line"], warning["fix"]) == (4, "did you mean NCCL_SOCKET_IFNAME?")
