@@ -10,7 +10,7 @@ from pathlib import Path
 PATH = "docs/timeouts-measured.md"
 MARK = "<!-- What follows is written by `make timeouts`. -->\n"
 COLUMNS = (
-    "what sleeps or is missing in",
+    "a rank sleeps in",
     "limit",
     "set to",
     "all gone after",

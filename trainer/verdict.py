@@ -115,16 +115,18 @@ def _doing(report: Report | None, place: Place | None) -> str:
     if place is not None and _is_stopped(place):
         return f"its process was stopped, state {place.state},{where}"
     if report is None:
-        return _silent(place) + where
+        return _silent(place, at) + where
     below = f"; below it: {'; '.join(place.below)}" if place and place.below else ""
     return f"it is in phase {report.phase}{where}{below}"
 
 
-def _silent(place: Place | None) -> str:
+def _silent(place: Place | None, at: str) -> str:
     if place is None:
         return "nothing was heard of it or of its node"
     if place.state.startswith("D"):
         return "its process waits for a disk or a network file system (state D)"
+    if not at:  # it would have had stacks to show from the start of the trainer on
+        return "its process lives, but has not come to the start of the trainer"
     return "its process lives, but Python runs in none of its threads: native code holds the lock"
 
 

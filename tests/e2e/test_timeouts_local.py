@@ -69,7 +69,8 @@ def test_a_rank_that_never_comes_to_the_rendezvous(nodes: Nodes, run: Run) -> No
     end = read(run.attempt_dir() / "end.json")
     assert (end["code"], end["node"], end["rank"]) == (79, 1, 1)
     assert "is not over after 8 s (timeouts.rendezvous): rank 1 (" in end["reason"]
-    assert "is missing from the rendezvous, where rank 0 waits" in end["reason"]
+    words = "where rank 0 waits: its process lives, but has not come to the start of the trainer"
+    assert f"is missing from the rendezvous, {words}" in end["reason"]
 
 
 def test_a_rank_that_is_late_for_the_rendezvous_and_then_not(
@@ -86,7 +87,8 @@ def test_a_rank_that_is_late_for_the_rendezvous_and_then_not(
     end = read(run.attempt_dir() / "end.json")
     assert (end["code"], end["node"], end["rank"]) == (79, 1, 1)
     assert "it is in phase start at" in end["reason"]
-    assert lasted_s < limit_s + ENDING_S
+    # The other rank's time may begin later than the sleep.
+    assert time.time() - (run.attempt_dir() / "hang").stat().st_mtime < ENDING_S
     measured["rendezvous, through torchrun"] = Measured(
         "timeouts.rendezvous", limit_s, lasted_s, 79, end["reason"]
     )

@@ -72,6 +72,10 @@ def test_a_wait_beside_the_training_is_none_of_the_rank() -> None:
     [
         ([], "nothing was heard of it or of its node"),
         ([place(1)], "native code holds the lock at b.py:1 in g"),
+        (
+            [replace(place(1), at="")],
+            "its process lives, but has not come to the start of the trainer",
+        ),
         ([place(1, "D (disk sleep)")], "waits for a disk or a network file system (state D)"),
         ([place(1, "T (stopped)")], "its process was stopped, state T (stopped), at b.py:1 in g"),
     ],
@@ -160,3 +164,24 @@ def test_the_oldest_that_is_not_complete_is_what_a_rank_waits_in() -> None:
 
 def test_messages_between_two_ranks_are_no_collectives() -> None:
     assert summary([entry(1, False, is_p2p=True)]) == []
+
+
+def test_who_has_not_come_to_the_rendezvous_is_missing() -> None:
+    here, late = report(0, phase="rendezvous"), report(2, phase="start")
+    why = "phase rendezvous after step 0 is not over after 60 s (timeouts.rendezvous)"
+    verdict = judge(3, by_rank(here, report(1, phase="rendezvous"), late), {}, why)
+    assert verdict.ranks == [2]
+    assert verdict.message == (
+        f"{why}: rank 2 (n2) is missing from the rendezvous, where ranks 0, 1 wait: it is in phase"
+        " start at a.py:2 in f"
+    )
+    lost = judge(2, by_rank(here), {}, why)
+    assert lost.ranks == [1]
+    assert lost.message.endswith("where rank 0 waits: nothing was heard of it or of its node")
+
+
+def test_where_all_are_at_the_rendezvous_it_is_the_network() -> None:
+    reports = by_rank(*(report(rank, phase="rendezvous") for rank in range(2)))
+    assert judge(2, reports, {}).message.endswith(
+        "all ranks are in the same collective (ranks 0, 1 in the rendezvous): look at the network"
+    )
