@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.plan import LaunchPlan
+from orchestrator.spec.timeouts import LEAVE_S
 
 MIB = 2**20
-# From the end of `timeouts.shutdown`, when node.py kills what has not stopped, to the time limit:
-# for the script to requeue the job, which it can no more once Slurm has ended it.
-LEAVE_S = 30
 Directives = list[tuple[str, str | None]]
 # Keys of the site's facts that are options of sbatch under the same name.
 _NAMED = (

@@ -70,6 +70,12 @@ class Fault:
             lines.append(printable(f"  fix: {self.fix}"))
         return "\n".join(lines)
 
+    def as_warning(self) -> str:
+        """Return the fault as one line that says what is doubtful, and what to do."""
+        head = f"{self.where()} {self.key}:" if self.key else f"{self.where()}:"
+        fix = f"; {self.fix}" if self.fix else ""
+        return printable(f"warning: {head} {self.message}{fix}")
+
     def as_dict(self) -> dict[str, str | int | None]:
         """Return the fault as plain data for `--json`; line and column are None without a place."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ FAMILIES = {"ipv4": "AF_INET", "ipv6": "AF_INET6"}
 class NetworkPlan:
     """How the ranks talk to one another, with nothing left to decide.
 
+    What the trainer alone reads may differ between the elements of a sweep: it is not compared.
+
     Args:
         device: `cpu`, `cuda`, `xpu`, `npu` or `mlu`.
         backend: of torch.distributed.
@@ -45,15 +47,15 @@ class NetworkPlan:
     """
 
     device: str
-    backend: str
+    backend: str = field(compare=False)
     fabric: str | None
-    promises: tuple[str, ...]
+    promises: tuple[str, ...] = field(compare=False)
     script: str | None
     library_path: tuple[str, ...]
     pods: Pods | None
     interface: str | None
-    watch: str
-    debug: str
+    watch: str = field(compare=False)
+    debug: str = field(compare=False)
     address_family: str
     host_suffix: str | None
     shared_gpus: bool
@@ -70,12 +72,15 @@ class NetworkPlan:
         }
 
 
-def network_plan(spec: JobSpec, preset: Preset | None, interface: str | None) -> NetworkPlan:
+def network_plan(
+    spec: JobSpec, preset: Preset | None, interface: str | None, *, is_local: bool = False
+) -> NetworkPlan:
     """Return the plan of the network.
 
     Args:
         preset: what network.fabric names; one that is not for the job's backend is not used.
         interface: the interface between the ranks.
+        is_local: whether the nodes are simulated: their addresses are those of 127.0.0.0/8.
     """
     backend = backend_of(spec, preset)
     used = preset if is_for(preset, backend) else None
@@ -90,8 +95,8 @@ def network_plan(spec: JobSpec, preset: Preset | None, interface: str | None) ->
         interface=interface,
         watch=spec.network.watch,
         debug=spec.network.debug,
-        address_family=spec.network.address_family,
-        host_suffix=spec.network.host_suffix,
+        address_family="auto" if is_local else spec.network.address_family,
+        host_suffix=None if is_local else spec.network.host_suffix,
         shared_gpus=spec.network.shared_gpus,
     )
 
@@ -146,9 +151,16 @@ def variables(spec: JobSpec, network: NetworkPlan, preset: Preset | None) -> dic
     found = {}
     if preset is not None and network.fabric is not None:
         found.update({name: setting.value for name, setting in preset.variables.items()})
+    found.update({name: value for name, (_, value) in own_variables(network).items()})
+    return {**found, **spec.network.env}
+
+
+def own_variables(network: NetworkPlan) -> dict[str, tuple[str, str]]:
+    """Return key of `network` and value of each variable that the launcher sets by one."""
+    own = {}
     for library, (variable, mark) in INTERFACE_VARIABLES.items():
         if network.interface is not None and library in network.backend:
-            found[variable] = mark + network.interface
+            own[variable] = ("interface", mark + network.interface)
     if network.address_family in FAMILIES and "nccl" in network.backend:
-        found["NCCL_SOCKET_FAMILY"] = FAMILIES[network.address_family]
-    return {**found, **spec.network.env}
+        own["NCCL_SOCKET_FAMILY"] = ("address_family", FAMILIES[network.address_family])
+    return own

@@ -148,7 +148,8 @@ def _check_shape(plan: LaunchPlan, number: int, element: LaunchPlan) -> None:
 
 def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
     preset = preset_of(spec)
-    network = network_plan(spec, preset, _interface(spec, profile))
+    local = profile.target == "local"
+    network = network_plan(spec, preset, _interface(spec, profile), is_local=local)
     environment = {
         # One thread pool a rank; torch's own default, a pool over all cores, oversubscribes them.
         "OMP_NUM_THREADS": str(spec.resources.cpus_per_rank),

@@ -6,9 +6,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from orchestrator.directives import LEAVE_S, directives
+from orchestrator.directives import directives
 from orchestrator.node_network import network_arguments
 from orchestrator.plan import LaunchPlan
+from orchestrator.spec.timeouts import LEAVE_S
 
 # Options of sbatch that are parameters of SlurmExecutor.update_parameters under the same name
 # (submitit 1.5, slurm/slurm.py, _make_sbatch_string); the others are its additional_parameters.

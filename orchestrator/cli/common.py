@@ -64,13 +64,14 @@ def set_option(function: F) -> F:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A job file, checked against a cluster."""
+    """A job file, checked against a cluster, and what is doubtful in it."""
 
     document: Document
     resolved: ResolvedJob
     profile: ClusterProfile
     source: ProfileSource
     policy_file: str | None = None
+    warnings: tuple[Fault, ...] = ()
 
     def plan(self) -> LaunchPlan:
         """Return the plan of the job. Raises FaultsError with what a policy does not allow."""
@@ -116,11 +117,12 @@ def load_job(
     expand_variables: bool = False,
     policy_file: str | None = None,
 ) -> Loaded:
-    """Read and check the job file at `path`. Raises FaultsError with all faults at once; whether
-    policies allow it, of which --policy names `policy_file`, is judged when the plan is made."""
+    """Read and check the job file at `path`; warnings go to stderr. Raises FaultsError with all
+    faults at once; whether policies allow it, of which --policy names `policy_file`, is judged when
+    the plan is made."""
+    from orchestrator.cli.doubts import say_doubts
     from orchestrator.source import read_document
     from orchestrator.spec import resolve_job
-    from orchestrator.spec.kubernetes_target import target_notes
 
     profile, source = load_profile(cluster, clusters_file, target)
     document = read_document(path)
@@ -134,9 +136,8 @@ def load_job(
         raise FaultsError(unset)
     if expanded is not document:
         resolved = resolve_job(expanded, profile, sets)
-    for note in target_notes(resolved.spec, profile):
-        say(f"note: {note}", err=True)
-    return Loaded(document, resolved, profile, source, policy_file)
+    warnings = say_doubts(resolved, profile)
+    return Loaded(document, resolved, profile, source, policy_file, warnings)
 
 
 def _expand(document: Document) -> tuple[Document, tuple[Fault, ...]]:

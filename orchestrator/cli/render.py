@@ -72,9 +72,14 @@ def command(
         if check is not None:
             _check(check, each, job, as_json)
             return
-        rendered = each[0][1]
+        loaded, rendered = each[0]
         files = rendered.files if output is None else _write(output, each)
-    _print(rendered, files, output, as_json)
+    if as_json:
+        warnings = [warning.as_dict() for warning in loaded.warnings]
+        about = {"name": rendered.name, "target": rendered.target, "warnings": warnings}
+        print_json({**about, "files": files})
+    else:
+        _print(files, output)
 
 
 def _check_use(clusters: tuple[str, ...], output: Path | None, check: Path | None) -> None:
@@ -106,10 +111,8 @@ def _check(folder: Path, each: Each, job: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _print(rendered: Rendered, files: dict[str, str], output: Path | None, as_json: bool) -> None:
-    if as_json:
-        print_json({"name": rendered.name, "target": rendered.target, "files": files})
-    elif output is not None:
+def _print(files: dict[str, str], output: Path | None) -> None:
+    if output is not None:
         say("\n".join(str(output / name) for name in files))
     else:
         say_data(listing(files))

@@ -58,7 +58,8 @@ def command(
         plan = loaded.plan()
         answer = _ask_scheduler(loaded, plan) if online else None
     if as_json:
-        print_json({"valid": True, "faults": []} | ({"scheduler": answer} if online else {}))
+        found = {"valid": True, "faults": [], "warnings": [w.as_dict() for w in loaded.warnings]}
+        print_json(found | ({"scheduler": answer} if online else {}))
         return
     sweep = f", a sweep of {len(plan.sweep.values)} such runs" if plan.sweep else ""
     say(

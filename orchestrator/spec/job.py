@@ -14,6 +14,8 @@ from orchestrator.spec.elastic import elastic_problems, node_sizes
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes import Kubernetes
 from orchestrator.spec.launcher import launcher_problems
+from orchestrator.spec.nesting import nesting_problems
+from orchestrator.spec.network import network_problems
 from orchestrator.spec.parallelism import Parallelism
 from orchestrator.spec.slurm import Slurm, slurm_problems
 from orchestrator.spec.strategies import parallelism_problems
@@ -135,8 +137,9 @@ def job_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _resource_problems(spec)
     yield from parallelism_problems(spec)
     yield from elastic_problems(spec)
-    yield from _env_problems(spec)
     yield from launcher_problems(spec)
+    yield from network_problems(spec)
+    yield from nesting_problems(spec)
     yield from sweep_problems(spec)
     yield from (p.under(("train",)) for p in train_problems(spec.train))
     yield from (p.under(("slurm",)) for p in slurm_problems(spec.slurm))
@@ -167,22 +170,3 @@ def _resource_problems(spec: JobSpec) -> Iterator[Problem]:
             "key",
             involves=(gpus,),
         )
-    if spec.network.backend == "nccl" and not resources.gpus_per_node:
-        yield Problem(
-            ("network", "backend"),
-            "nccl needs GPUs, and resources.gpus_per_node is 0",
-            "write backend: gloo, or add resources.gpus_per_node",
-            involves=(gpus,),
-        )
-
-
-def _env_problems(spec: JobSpec) -> Iterator[Problem]:
-    for name in spec.network.env:
-        if spec.env.get(name, spec.network.env[name]) != spec.network.env[name]:
-            yield Problem(
-                ("network", "env", name),
-                f"{name} has another value in env",
-                "keep one of the two",
-                "key",
-                involves=(("env", name),),
-            )

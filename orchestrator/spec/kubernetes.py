@@ -215,6 +215,11 @@ class Kubernetes(Part):
         default_factory=dict,
         description="More extended resources of each pod, such as rdma/ib: '1'; request = limit.",
     )
+    grace: Duration | None = Field(
+        default=None,
+        description="How long a pod has before its node takes it away, as on spot nodes; "
+        "timeouts.shutdown has to be at most that. By default not checked.",
+    )
     rdma: bool = Field(
         default=False, description="The pods register memory with a network card: IPC_LOCK."
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.errors import quoted
 from orchestrator.spec.base import KeyPath, Problem
 from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, hides, normal_path
+from orchestrator.spec.timeouts import LEAVE_S
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 KUBERNETES_TARGETS = ("pytorchjob", "trainjob", "jobset", "job")
 MAX_NAME = 63  # of a DNS label: names of pods' hosts and of Services
-# Of trainer/node.py: a stop by the time limit begins timeouts.shutdown and this before it.
-LEAVE_S = 30
 # Of a volume's mountPath, kubernetes.io API reference, VolumeMount: no colon.
 RUNS_FOLDER = re.compile(r"/[^\x00-\x1f\x7f:]+")
 RUNS: KeyPath = ("kubernetes", "runs")

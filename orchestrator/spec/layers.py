@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.errors import Fault, Position
@@ -16,6 +18,7 @@ from orchestrator.source.document import split_lines
 from orchestrator.spec.base import KeyPath, Problem
 
 SET = "--set"
+FABRIC: KeyPath = ("network", "fabric")
 
 
 class ProfileLike(Protocol):
@@ -48,6 +51,7 @@ class Layer(NamedTuple):
         prefix: where in the document it is.
         data: its data, as a partial job.
         name: the cluster or profile.
+        moved: where in the document, from the prefix, a key is that the job has somewhere else.
     """
 
     kind: str
@@ -55,15 +59,19 @@ class Layer(NamedTuple):
     prefix: KeyPath
     data: Mapping[str, Any]
     name: str = ""
+    moved: Mapping[KeyPath, KeyPath] = MappingProxyType({})
+
+    def _place(self, path: KeyPath) -> KeyPath:
+        return self.prefix + self.moved.get(path, path)
 
     def fault(self, problem: Problem) -> Fault:
         """Return the problem with its place in this layer's document."""
-        path = self.prefix + problem.path
+        path = self._place(problem.path)
         return self.document.fault(path, problem.message, problem.fix, at=problem.at)
 
     def label(self, path: KeyPath) -> str:
         """Return where this layer gives a value, for `explain`."""
-        position = self.document.position(self.prefix + path)
+        position = self.document.position(self._place(path))
         file = self.document.file
         where = f"{file}:{position.line}:{position.column}" if position else file
         if self.kind == "cluster":
@@ -107,17 +115,24 @@ def profile_layers(profile: ProfileLike) -> list[Layer]:
     """Return a profile's defaults as the weakest layer, and its site facts as the next."""
     given = {"slurm": profile.slurm, "kubernetes": profile.kubernetes}
     facts: dict[str, Any] = {name: dict(facts) for name, facts in given.items() if facts}
-    if profile.fabric is not None:
-        facts["network"] = {"fabric": profile.fabric}
     document = profile.document
+    if profile.fabric is not None:
+        facts["network"] = {"fabric": _beside(profile.fabric, document)}
     prefix: KeyPath = ("clusters", profile.name)
     if document is None:  # made in code, not read from a file
         document, prefix = Document(f"profile {profile.name}", "", {}, {}), ()
     defaults = without_empty_sections(profile.defaults)
     return [
         Layer("profile", document, (*prefix, "defaults") if prefix else (), defaults, profile.name),
-        Layer("profile", document, prefix, facts, profile.name),
+        Layer("profile", document, prefix, facts, profile.name, {FABRIC: ("fabric",)}),
     ]
+
+
+def _beside(fabric: str, document: Document | None) -> str:
+    """Return a fabric's name as it is, and a path relative to the profile's file."""
+    if "/" not in fabric or document is None:
+        return fabric
+    return str(Path(document.file).parent / fabric)
 
 
 def without_empty_sections(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:

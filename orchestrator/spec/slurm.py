@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from orchestrator.spec.base import Part, Problem, TypeWords, as_tuple
+from orchestrator.spec.base import Duration, Part, Problem, TypeWords, as_tuple
 
 # sbatch(1), "OPTIONS": long names. These are set by the job file or by the script itself.
 OWN_OPTIONS = {
@@ -104,6 +104,11 @@ class Slurm(Part):
         description="Signal by which Slurm announces the time limit to the batch script, "
         "timeouts.shutdown and 30 s before it: --signal=B:USR1@S. Another one where something "
         "takes USR1.",
+    )
+    grace: Duration | None = Field(
+        default=None,
+        description="How long a preempted job has before Slurm kills it (GraceTime of the "
+        "partition or QOS); timeouts.shutdown has to be at most that. By default not checked.",
     )
     modules: Lines = Field(default=(), description="Modules to load, in this order.")
     setup: Lines = Field(

@@ -7,6 +7,10 @@ from pydantic import Field
 from orchestrator.spec.base import Duration, Part, duration
 
 MINUTE_S = 60
+# From the end of timeouts.shutdown, when node.py kills what has not stopped, to the time limit: for
+# the end to be told. trainer/node.py has the same; on Slurm it is in the lead of --signal.
+LEAVE_S = 30
+HANG_REPORT_S = 30  # from a hang until all ranks have said where they are; HANG_GRACE_S of node.py
 
 
 class Timeouts(Part):
@@ -14,8 +18,8 @@ class Timeouts(Part):
 
     queue: Duration | None = Field(
         default=None,
-        description="Longest wait for the scheduler to start the run; none by default. Slurm: "
-        "--deadline; Kubernetes: whoever follows the run cancels it.",
+        description="Longest wait for the scheduler to start the run; none by default. Slurm and "
+        "Kubernetes: whoever follows the run (submit --watch, watch) cancels it then.",
     )
     start: Duration | None = Field(
         default=None,
@@ -33,8 +37,10 @@ class Timeouts(Part):
         description="Longest time for model, data and checkpoint to load; by default 30m "
         "and a second for each node.",
     )
-    first_step: Duration = duration(
-        "30m", "The first step of an attempt, in which kernels are compiled and connections made."
+    first_step: Duration | None = Field(
+        default=None,
+        description="The first step of an attempt, in which kernels are compiled and connections "
+        "made; by default 30m, or timeouts.step where that is longer.",
     )
     step: Duration = duration(
         "30m",
@@ -79,7 +85,7 @@ def phase_limits(timeouts: Timeouts, num_nodes: int) -> PhaseLimits:
         start_s=timeouts.start or by_size_s,
         rendezvous_s=timeouts.rendezvous or by_size_s,
         load_s=timeouts.load or 30 * MINUTE_S + num_nodes,
-        first_step_s=timeouts.first_step,
+        first_step_s=timeouts.first_step or max(30 * MINUTE_S, timeouts.step),
         step_s=timeouts.step,
         evaluation_s=timeouts.evaluation,
         checkpoint_s=timeouts.checkpoint,

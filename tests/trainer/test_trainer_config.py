@@ -51,6 +51,21 @@ def test_all_faults_at_once() -> None:
     [
         ({"steps": 0}, "steps: is 0 (allowed: from 1)"),
         ({"evaluation__every": 0}, "evaluation.every: is 0 (allowed: from 1)"),
+        ({"load_timeout_s": 0}, "load_timeout_s: is 0.0 (allowed: above 0)"),
+        ({"evaluation_timeout_s": -1}, "evaluation_timeout_s: is -1.0 (allowed: above 0)"),
+        (
+            {"device": "xpu", "backend": "nccl"},
+            'device: is "xpu" (allowed with backend nccl: "cuda")',
+        ),
+        (
+            {"device": "cpu", "backend": "hccl"},
+            'device: is "cpu" (allowed with backend hccl: "npu")',
+        ),
+        (
+            {"network__watch": "on"},
+            'network.watch: is "on" (allowed: "off", "warn", "stop")',
+        ),
+        ({"network__promises": "P2P"}, 'network.promises: is "P2P" (allowed: a list)'),
         ({"model__heads": 3}, "model.heads: 3 does not divide model.width 32"),
         ({"optimizer__betas": [0.9]}, "optimizer.betas: has 1 numbers (allowed: 2)"),
         (

@@ -42,6 +42,7 @@ CASES = {
     "L25": "each rank sees one GPU alone",
     "L26": "the site refuses --gpus",
     "L27": "nodes with unequal numbers of GPUs",
+    "L28": "several slices of one GPU",
     "L29": "an early failure keeps its nodes",
     "L30": "the image's variables win over the job's",
     "L32": "a failed job's pods stay on their GPUs",
@@ -87,7 +88,6 @@ CASES = {
     "T31": "the loader's workers hang and nobody says where",
 }
 LATER = {
-    "L28": "several slices of one GPU",
     **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),

@@ -80,7 +80,7 @@ def test_a_valid_file_says_what_it_will_be(cli: Cli, good: str) -> None:
 
 def test_validate_as_json(cli: Cli, good: str) -> None:
     code, out, _ = cli("validate", good, "--json")
-    assert (code, json.loads(out)) == (0, {"valid": True, "faults": []})
+    assert (code, json.loads(out)) == (0, {"valid": True, "faults": [], "warnings": []})
 
 
 @pytest.mark.parametrize(

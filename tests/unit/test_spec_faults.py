@@ -94,7 +94,7 @@ ADDED = [
         "broadcast_buffers: false, or",
     ),
     ("network: {backend: nccl}", "6:20", "nccl needs GPUs", "gloo"),
-    ("network: {backend: hccl}", "6:20", "not supported yet", "auto or gloo or nccl"),
+    ("network: {backend: hccl}", "6:20", "hccl needs GPUs", "write backend: gloo"),
     ("network: {interface: 'eth0,eth1'}", "6:22", "name of a network interface", "eth0"),
     ("network: {interface: ''}", "6:22", "name of a network interface", "eth0"),
     ("timeouts: {step: 0s}", "6:18", "no time at all", "1s"),

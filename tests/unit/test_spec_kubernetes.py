@@ -24,7 +24,7 @@ def job(kubernetes: dict[str, Any], **keys: Any) -> JobSpec:
 class Cluster:
     """Just enough of a profile to choose the job's clusters.k."""
 
-    name, target, runs_root, document = "k", "local", "/runs", None
+    name, target, runs_root, document, fabric = "k", "local", "/runs", None, None
     defaults: dict[str, Any] = {}  # noqa: RUF012
     slurm: dict[str, Any] = {}  # noqa: RUF012
     kubernetes: dict[str, Any] = {}  # noqa: RUF012

@@ -30,7 +30,7 @@ pytest.importorskip("submitit")
 JOB: dict[str, Any] = {
     "name": "by-submitit",
     "launcher": "submitit",
-    "resources": {"nodes": 2, "ranks_per_node": 2, "time_limit": "90s", "memory": "1GiB"},
+    "resources": {"nodes": 2, "ranks_per_node": 2, "time_limit": "570s", "memory": "1GiB"},
     "train": {"model": {"preset": "nano"}, "data": {"synthetic": {"samples": 64}}, "steps": 5},
 }
 RECORD = f"""#!{sys.executable}
@@ -136,7 +136,7 @@ def test_the_script_has_each_option_once_and_as_one_word(place: Place) -> None:
         "--cpus-per-task=2", "--dependency=singleton", "--gres=gpu:2", "--job-name=by-submitit",
         f"--licenses={doubled}", "--mem=1024M", "--nice", "--nodes=2", "--ntasks-per-node=1",
         f"--output={log}", f"--error={log}", "--open-mode=append", "--requeue",
-        "--signal=USR2@330", "--time=2", "--wckey=submitit",
+        "--signal=USR2@330", "--time=10", "--wckey=submitit",
     }  # fmt: skip
     assert set(found) == expected
     assert not list(place.folder.rglob("gone"))
@@ -183,7 +183,7 @@ def test_the_options_that_sbatch_is_asked_about(place: Place) -> None:
     backend = SlurmBackend(LocalSite(place.environ))
     backend.online_check(render(plan_of(partition="a b")))
     argv = place.call("sbatch")[0][1:]
-    assert {"--test-only", "--partition=a b", "--nodes=2", "--time=2", "--requeue"} <= set(argv)
+    assert {"--test-only", "--partition=a b", "--nodes=2", "--time=10", "--requeue"} <= set(argv)
 
 
 @pytest.mark.parametrize("name", ["50%j", "a\nb"])

@@ -1,0 +1,199 @@
+"""What is wrong or doubtful in a job's network: its fabric, its variables, and both together.
+
+A variable of the user's holds against all that the tool would set; that is said, and no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from orchestrator.errors import Fault, UserError
+from orchestrator.network_plan import (
+    backend_of,
+    is_for,
+    network_plan,
+    own_variables,
+    preset_of,
+)
+from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.units import format_duration
+
+if TYPE_CHECKING:
+    from orchestrator.fabrics import Preset
+    from orchestrator.profiles import ClusterProfile
+    from orchestrator.source import Document
+    from orchestrator.spec import JobSpec, ResolvedJob
+
+FABRIC: KeyPath = ("network", "fabric")
+BACKEND: KeyPath = ("network", "backend")
+ENV: tuple[KeyPath, ...] = (("network", "env"), ("env",))
+# What network.debug and network.watch set: trainer/, by the names of data/variables.yaml.
+DEBUG_VARIABLES = (
+    "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+)  # fmt: skip
+REPORTS = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL tells its transports
+GROUP_MARGIN_S = 60  # the process group's timeout is this above the phase's; trainer/limits.py
+
+
+class Judged(NamedTuple):
+    """What was found, each at the place that gave the value."""
+
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+
+
+def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
+    """Return what is wrong with the job's network on the cluster, and what is doubtful."""
+    spec = job.spec
+    names = list(_name_warnings(job, profile))
+    try:
+        preset = preset_of(spec)
+    except UserError as error:
+        return Judged((job.fault(Problem(FABRIC, str(error))),), tuple(names))
+    faults = [*_fabric_faults(spec, preset), *_timeout_faults(spec, preset)]
+    warnings = [
+        *_unused_warnings(spec, preset),
+        *_preset_warnings(spec, preset),
+        *_own_warnings(spec, preset),
+        *_local_warnings(spec, profile),
+    ]
+    return Judged(
+        tuple(map(job.fault, faults)), (*names, *(job.fault(problem) for problem in warnings))
+    )
+
+
+def given_variables(spec: JobSpec) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield path, name and value of each variable of the user's."""
+    for section, variables in zip(ENV, (spec.network.env, spec.env), strict=True):
+        for name, value in variables.items():
+            yield (*section, name), name, value
+
+
+def _name_warnings(job: ResolvedJob, profile: ClusterProfile) -> Iterator[Fault]:
+    """Names that are misspelt, old, or of no effect; also in what is for other clusters."""
+    given = [(path, name) for path, name, _ in given_variables(job.spec)]
+    others = list(_other_names(job.document, profile.name))
+    if not given and not others:
+        return
+    from orchestrator.variables import remark  # late: most jobs set no variable
+
+    for path, name in given:
+        if (said := remark(name)) is not None:
+            yield job.fault(Problem(path, said.message, said.fix, "key"))
+    for path, name in others:
+        if (said := remark(name)) is not None:
+            yield job.document.fault(path, said.message, said.fix)
+
+
+def _other_names(document: Document, chosen: str) -> Iterator[tuple[KeyPath, str]]:
+    """Yield path and name of each variable that the job file sets for clusters not chosen."""
+    for cluster, part in (document.data.get("clusters") or {}).items():
+        for section in ENV if cluster != chosen else ():
+            where: Any = part
+            for key in section:
+                where = (where or {}).get(key)
+            yield from ((("clusters", cluster, *section, name), name) for name in where or {})
+
+
+def _fabric_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+    """A backend that was written, with GPUs, for which the fabric is not."""
+    backend = backend_of(spec, preset)
+    written = spec.network.backend != "auto" and spec.resources.gpus_per_node
+    if preset is not None and written and not is_for(preset, backend):
+        yield Problem(
+            BACKEND,
+            f"{spec.network.backend}, and the fabric {preset.name} is for "
+            f"{' or '.join(preset.backends)}",
+            "remove backend, or write network.fabric: null",
+            involves=(FABRIC,),
+        )
+
+
+def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+    """HCCL's own limits have to end a wait before torch does (Ascend CANN 8.5, environment variable
+    reference)."""
+    network = network_plan(spec, preset, None)
+    if network.backend != "hccl":
+        return
+    limits = {"EXEC": ("step", spec.limits.step_s), "CONNECT": ("load", spec.limits.load_s)}
+    for short, (phase, limit_s) in limits.items():
+        name = f"HCCL_{short}_TIMEOUT"
+        path, value = _effective(spec, preset, name)
+        if value.isdecimal() and int(value) >= limit_s + GROUP_MARGIN_S:
+            yield Problem(
+                path,
+                f"{name} is {value} s, and the process group gives up after timeouts.{phase} "
+                f"({format_duration(limit_s)}) and {GROUP_MARGIN_S} s",
+                f"make timeouts.{phase} longer, or write network.env: {{{name}: ...}} below that",
+                involves=(("timeouts", phase),),
+            )
+
+
+def _effective(spec: JobSpec, preset: Preset | None, name: str) -> tuple[KeyPath, str]:
+    """Return who gives a variable its value, and the value; "" for none."""
+    for path, given, value in given_variables(spec):
+        if given == name:
+            return path, value
+    own = preset.variables.get(name) if preset is not None else None
+    return FABRIC, own.value if own is not None else ""
+
+
+def _unused_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+    backend = backend_of(spec, preset)
+    if preset is None or is_for(preset, backend) or any(_fabric_faults(spec, preset)):
+        return
+    why = "" if spec.resources.gpus_per_node else ", since it asks for no GPUs"
+    yield Problem(
+        FABRIC,
+        f"the fabric {preset.name} is for {' or '.join(preset.backends)}, and the job uses "
+        f"{backend}{why}: nothing of it is used",
+        "add resources.gpus_per_node, or write network.fabric: null"
+        if why
+        else "write network.fabric: null",
+    )
+
+
+def _preset_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+    """Variables of the user's that go against the fabric that is used."""
+    if preset is None or not is_for(preset, backend_of(spec, preset)):
+        return
+    from orchestrator.fabrics import conflicts  # late: few jobs name a fabric
+
+    own = own_variables(network_plan(spec, preset, spec.network.interface))
+    for found in conflicts(preset, {name: value for name, (_, value) in own.items()}):
+        yield Problem(("network", own[found.name][0]), found.message, found.fix)
+    given = {name: (path, value) for path, name, value in given_variables(spec)}
+    for found in conflicts(preset, {name: value for name, (_, value) in given.items()}):
+        yield Problem(given[found.name][0], found.message, found.fix)
+
+
+def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+    """Variables of the user's in the place of what a key of `network` sets."""
+    own = own_variables(network_plan(spec, preset, spec.network.interface))
+    watched = preset is not None and preset.promises and spec.network.watch != "off"
+    for path, name, value in given_variables(spec):
+        if name in own and own[name][1] != value:
+            key, ours = own[name]
+            message = f"{name} is {ours!r} by network.{key}, and {value!r} here, which holds"
+            yield Problem(path, message, f"remove it, or network.{key}")
+        elif name in DEBUG_VARIABLES and spec.network.debug != "off":
+            message = f"network.debug sets {name} too, and the value here holds"
+            yield Problem(path, message, "remove it, or network.debug")
+        elif name == "NCCL_DEBUG" and watched and value.upper() not in REPORTS:
+            yield Problem(
+                path,
+                f"with NCCL_DEBUG {value!r} NCCL does not tell its transports, and network.watch "
+                "compares nothing",
+                "remove it, or write network.watch: off",
+            )
+
+
+def _local_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
+    """What has no meaning for the simulated nodes of this machine."""
+    if profile.target != "local":
+        return
+    if spec.network.address_family == "ipv6":
+        message = "on this machine the nodes have addresses of 127.0.0.0/8: it is not used here"
+        yield Problem(("network", "address_family"), message, "write it below clusters.NAME")

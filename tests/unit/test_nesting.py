@@ -1,0 +1,229 @@
+"""How the time limits of the phases nest, and slices of GPUs: what is refused, and what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import Fault, FaultsError
+from orchestrator.plan import make_plan
+from orchestrator.profiles import ClusterProfile
+from orchestrator.source import Document
+from orchestrator.spec import JobSpec, resolve_job
+from orchestrator.spec.timeouts import HANG_REPORT_S, LEAVE_S
+from orchestrator.units import format_duration
+from trainer import node
+
+JOB: dict[str, Any] = {
+    "name": "demo",
+    "train": {"model": {"preset": "nano"}, "data": {"python_docs": True}, "steps": 5},
+}
+PHASES = ("start", "rendezvous", "load", "first_step", "step", "evaluation", "checkpoint")
+GPUS = {"nodes": 2, "gpus_per_node": 2}
+
+
+def job(cluster: dict[str, Any] | None = None, **keys: Any) -> JobSpec:
+    """The job with keys of its own and those of its cluster."""
+    profile = ClusterProfile(name="dev", target="slurm")
+    data = {**JOB, **keys, "clusters": {"dev": cluster or {}}}
+    return resolve_job(Document("f", "", data, {}), profile).spec
+
+
+def faults(cluster: dict[str, Any] | None = None, **keys: Any) -> tuple[Fault, ...]:
+    try:
+        job(cluster, **keys)
+    except FaultsError as error:
+        return error.faults
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "timeouts", "site", "key", "message", "fix"),
+    [
+        (
+            "5m",
+            {},
+            {},
+            "resources.time_limit",
+            (
+                "5m, and a stop begins timeouts.shutdown (5m) and 30 s before it: no time would be"
+                " left to train"
+            ),
+            "write a time_limit above 5m30s, or timeouts.shutdown: 2m",
+        ),
+        (
+            "40s",
+            {"shutdown": "10s"},
+            {},
+            "resources.time_limit",
+            (
+                "40s, and a stop begins timeouts.shutdown (10s) and 30 s before it: no time would "
+                "be left to train"
+            ),
+            "write a time_limit above 40s",
+        ),
+        (
+            None,
+            {"shutdown": "6m"},
+            {"slurm": {"grace": "90s"}},
+            "timeouts.shutdown",
+            (
+                "6m, and a preempted job is killed after slurm.grace (1m30s): its checkpoint may "
+                "be cut off"
+            ),
+            "write timeouts.shutdown: 1m30s, and see that a checkpoint takes less",
+        ),
+        (
+            None,
+            {},
+            {"kubernetes": {"grace": "30s"}},
+            "timeouts.shutdown",
+            (
+                "5m, and a preempted job is killed after kubernetes.grace (30s): its checkpoint "
+                "may be cut off"
+            ),
+            "write timeouts.shutdown: 30s, and see that a checkpoint takes less",
+        ),
+        (
+            "1h",
+            {"step": "1h"},
+            {},
+            "timeouts.step",
+            (
+                "1h, and with 30 s to report where each rank is that is not below "
+                "resources.time_limit (1h): it could never be reached"
+            ),
+            "make it shorter, or resources.time_limit longer than 1h30s",
+        ),
+        (
+            None,
+            {"first_step": "10m"},
+            {},
+            "timeouts.first_step",
+            (
+                "10m, and a later step may take timeouts.step (30m): the first one also compiles "
+                "and connects"
+            ),
+            "write timeouts.step: 10m or less, or remove first_step",
+        ),
+    ],
+)
+def test_limits_that_cannot_hold_together(
+    limit: str | None, timeouts: dict[str, str], site: dict[str, Any],
+    key: str, message: str, fix: str,
+) -> None:  # fmt: skip
+    resources = {"time_limit": limit} if limit else {}
+    [fault] = faults(site, resources=resources, timeouts=timeouts)
+    assert (fault.key, fault.message, fault.fix) == (key, message, fix)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_limit_that_is_written_can_be_reached(phase: str) -> None:
+    timeouts = {"shutdown": "1m", "step": "1m", phase: "2h"}
+    [fault] = faults(resources={"time_limit": "1h"}, timeouts=timeouts)
+    assert fault.key == f"timeouts.{phase}"
+    assert not faults(resources={"time_limit": "3h"}, timeouts=timeouts)
+
+
+def test_the_first_step_has_as_long_as_any() -> None:
+    assert job().limits.first_step_s == 1800
+    assert job(timeouts={"step": "2h"}).limits.first_step_s == 7200
+    assert job(timeouts={"step": "10s"}).limits.first_step_s == 1800
+    assert job(timeouts={"step": "10s", "first_step": "1m"}).limits.first_step_s == 60
+
+
+@pytest.mark.parametrize("nodes", [1, 1000])
+def test_limits_by_default_grow_with_the_job(nodes: int) -> None:
+    limits = job(resources={"nodes": nodes}).limits
+    assert (limits.start_s, limits.rendezvous_s, limits.load_s) == (
+        600 + nodes, 600 + nodes, 1800 + nodes,
+    )  # fmt: skip
+    assert (limits.queue_s, limits.evaluation_s) == (None, None)
+
+
+seconds = st.one_of(st.none(), st.integers(1, 100), st.integers(1, 100_000))
+
+
+@given(
+    st.fixed_dictionaries(dict.fromkeys((*PHASES, "shutdown", "queue"), seconds)),
+    seconds, seconds, seconds,
+)  # fmt: skip
+def test_any_limits_are_refused_or_nest(
+    timeouts: dict[str, int | None], limit: int | None, slurm: int | None, pods: int | None
+) -> None:
+    written = {name: format_duration(s) for name, s in timeouts.items() if s is not None}
+    site = {
+        name: {"grace": format_duration(s)}
+        for name, s in (("slurm", slurm), ("kubernetes", pods))
+        if s is not None
+    }
+    resources = {"time_limit": format_duration(limit)} if limit else {}
+    try:
+        spec = job(site, resources=resources, timeouts=written)
+    except FaultsError as error:
+        for fault in error.faults:
+            assert fault.key.startswith(("timeouts.", "resources.time_limit"))
+            assert sum(c.isdigit() for c in fault.message) >= 2  # both numbers
+            assert fault.fix
+        return
+    plan = make_plan(spec, ClusterProfile(name="dev", target="slurm"))
+    limits, trainer = plan.limits, plan.trainer
+    assert limits.first_step_s >= limits.step_s == trainer["step_timeout_s"]
+    assert trainer["first_step_timeout_s"] == limits.first_step_s
+    for grace in (slurm, pods):
+        assert grace is None or limits.shutdown_s <= grace
+    if limit is not None:
+        assert limits.shutdown_s + 30 < limit
+        for name in PHASES:
+            assert timeouts[name] is None or timeouts[name] + 30 < limit  # type: ignore[operator]
+
+
+@pytest.mark.case("L28")
+@pytest.mark.parametrize(
+    ("resources", "site", "network", "key"),
+    [
+        (GPUS, {"gpu_resource": "nvidia.com/mig-1g.5gb"}, {}, "kubernetes.gpu_resource"),
+        (GPUS, {"gpu_resource": "nvidia.com/mig-3g.40gb"}, {"backend": "nccl"},
+         "kubernetes.gpu_resource"),
+        ({**GPUS, "gpu_type": "a100_2g.10gb"}, {}, {}, "resources.gpu_type"),
+        ({**GPUS, "gpu_type": "MIG-small"}, {}, {"backend": "cpu:gloo,cuda:nccl"},
+         "resources.gpu_type"),
+        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"shared_gpus": True}, None),
+        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"backend": "gloo"}, None),
+        ({"gpus_per_node": 1, "gpu_type": "1g.10gb"}, {}, {}, None),
+        ({**GPUS, "gpu_type": "migration-a100"}, {}, {}, None),
+        (GPUS, {"gpu_resource": "amd.com/gpu"}, {}, None),
+    ],
+)  # fmt: skip
+def test_ranks_on_slices_of_one_gpu_are_refused_under_nccl(
+    resources: dict[str, Any], site: dict[str, Any], network: dict[str, Any], key: str | None
+) -> None:
+    found = faults({"kubernetes": site}, resources=resources, network=network)
+    assert [fault.key.removeprefix("clusters.dev.") for fault in found] == ([key] if key else [])
+    for fault in found:
+        assert "nccl does not support 4 ranks on slices" in fault.message
+        assert "network.shared_gpus: true" in fault.fix
+
+
+@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl", "cpu:gloo,cuda:nccl"])
+def test_backends_of_devices_need_devices(backend: str) -> None:
+    [fault] = faults(network={"backend": backend})
+    assert (fault.key, fault.message) == (
+        "network.backend", f"{backend} needs GPUs, and resources.gpus_per_node is 0",
+    )  # fmt: skip
+    assert not faults(network={"backend": backend}, resources=GPUS)
+
+
+@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl"])
+def test_what_lies_on_the_cpu_needs_a_backend_for_it(backend: str) -> None:
+    parallelism = {"strategy": "full_shard", "cpu_offload": True}
+    [fault] = faults(network={"backend": backend}, resources=GPUS, parallelism=parallelism)
+    assert fault.key == "parallelism.cpu_offload"
+    assert f"{backend} sums on its own devices alone" in fault.message
+
+
+def test_what_the_nodes_take_for_granted_is_counted_with() -> None:
+    assert (node.TIME_LIMIT_MARGIN_S, node.HANG_GRACE_S) == (LEAVE_S, HANG_REPORT_S)
