@@ -2091,7 +2091,7 @@ def check(args: argparse.Namespace) -> str:
         # its address.
         for name in (args.address,) if args.node_rank == 0 else (args.head, args.address):
             if is_loopback(name):
-                return f"{name} is a loopback address: no other machine can reach it"
+                return f"on {args.host} {name} is a loopback address: no other machine can reach it"
     return ""
 
 
