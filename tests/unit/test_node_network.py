@@ -228,6 +228,43 @@ def test_two_interfaces_in_one_subnet_are_refused_unless_one_is_named(
     assert "Name it with network.interface; interfaces of this node: lo: " in answer[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_here"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo", True),
+        ("GLOO_SOCKET_IFNAME", "l", False),
+        ("GLOO_SOCKET_IFNAME", "lo,eth77", False),
+        ("NCCL_SOCKET_IFNAME", "=lo", True),
+        ("NCCL_SOCKET_IFNAME", "=eth77,lo", True),
+        ("NCCL_SOCKET_IFNAME", "=l", False),
+        ("NCCL_SOCKET_IFNAME", "l", True),
+        ("NCCL_SOCKET_IFNAME", "hsn", False),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", True),
+    ],
+)
+def test_variables_that_name_no_interface_are_refused_with_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_here: bool
+) -> None:
+    for other in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    fault = node.names_nothing(argparse.Namespace(backend="nccl"))
+    assert (fault == "") == is_here
+    if not is_here:
+        assert fault.startswith(f"{name} is {value!r}, and no interface here is called so; ")
+        assert "lo: 127.0.0.1" in fault
+
+
+def test_a_job_whose_variable_names_nothing_is_not_tried_again(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    nodes.nnodes = 1
+    nodes.start(0)
+    assert nodes.codes() == {0: 78}
+    assert f"node 0 ({HOST}): GLOO_SOCKET_IFNAME is 'eth77'" in nodes.log(0).read_text()
+
+
 @in_namespaces
 @pytest.mark.parametrize(
     ("backend", "variables"),
