@@ -67,7 +67,7 @@ def process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
 
 
 def kept(text: str) -> str:
-    """Return what the kubelet turns into `text`: to it `$(NAME)` is a variable's value, and `$$` one
+    """Return what the kubelet turns into `text`: `$(NAME)` is a variable's value to it, and `$$` a
     dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
     return text.replace("$", "$$")
 
