@@ -223,8 +223,8 @@ class Kubernetes(Part):
     )
     host_network: bool = Field(
         default=False,
-        description="The pods use the node's network: hostNetwork and its DNS policy. Where it is not "
-        "written, the fabric says.",
+        description="The pods use the node's network: hostNetwork and its DNS policy. Where it is "
+        "not written, the fabric says.",
     )
     node_selector: Selector = Field(default_factory=dict, description="nodeSelector.")
     node_affinity: NodeRequirements = Field(
