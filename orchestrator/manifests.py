@@ -107,13 +107,15 @@ def _limits(plan: LaunchPlan) -> dict[str, Any]:
     """Times and restarts."""
     grace_s = plan.shutdown_timeout_s + AFTER_SHUTDOWN_S
     limit_s, deadline_s = plan.time_limit_s, plan.deadline_s
-    starts = plan.failures + plan.requeues
+    # An attempt may be preceded by as many starts without one as there may be failures.
+    starts = (plan.failures + plan.requeues + 1) * (plan.failures + 1)
     return {
         "grace_s": grace_s,
-        "pod_deadline_s": limit_s and limit_s + AFTER_SHUTDOWN_S,
+        # Kubernetes counts from before the image is there, the node from its own start.
+        "pod_deadline_s": limit_s and limit_s + plan.start_timeout_s + AFTER_SHUTDOWN_S,
         "object_deadline_s": limit_s and deadline_s and deadline_s + limit_s + grace_s,
-        "backoff_limit": min((starts + 1) * plan.num_nodes, MAX_INT32),
-        "max_restarts": min(starts, MAX_INT32),
+        "backoff_limit": min(starts * plan.num_nodes, MAX_INT32),
+        "max_restarts": min(starts - 1, MAX_INT32),
     }
 
 

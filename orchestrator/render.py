@@ -113,6 +113,8 @@ def _launch(plan: LaunchPlan) -> str:
         "start_timeout_s": plan.start_timeout_s,
         "shutdown_timeout_s": plan.shutdown_timeout_s,
     }
+    if plan.limits.queue_s is not None:
+        launch["queue_timeout_s"] = plan.limits.queue_s
     return _json(launch)
 
 

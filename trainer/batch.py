@@ -137,8 +137,8 @@ def interface_address(name: str, family: str = "") -> str:
 
 
 def named_address(name: str, family: str) -> str:
-    """The address of this node that a name means; raises Refused."""
-    found = list(dict.fromkeys(str(target[0]) for *_, target in resolve(name)))
+    """The address of this node that a name means, IPv4 before IPv6; raises Refused."""
+    found = sorted({str(target[0]) for *_, target in resolve(name)}, key=lambda a: (":" in a, a))
     own = {address for _, one in socket.if_nameindex() for address in addresses_of(one)}
     for address in found:
         if address in own and is_routable(address) and is_of(address, family):

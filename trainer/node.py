@@ -666,6 +666,7 @@ def source(path: str) -> str:
     code, output, said = run_script(path)
     if code != 0 or not output:
         how = ending_words(code) if code else "left the shell that read it"
+        how = f"did not end within {SCRIPT_TIMEOUT_S:g} s" if code == -signal.SIGKILL else how
         last = " | ".join(said.strip().splitlines()[-5:])
         return f"{path} {how}; its last lines: {last[-FIRST_LIMIT // 2 :] or '(none)'}"
     taken = []
@@ -692,7 +693,7 @@ def run_script(path: str) -> tuple[int, str, str]:
         )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SCRIPT_TIMEOUT_S)
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
         for file in (output, errors):
@@ -809,10 +810,13 @@ def interface_of(name: str) -> str:
 
 
 def interfaces() -> dict[str, list[str]]:
-    """The addresses of each interface of this machine, IPv4 before IPv6."""
+    """The addresses of each interface of this machine, IPv4 before IPv6, none that is link-local
+    (it means nothing without the interface)."""
     found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
     for packed, name in interface_table().items():
-        found.setdefault(name, []).append(str(ipaddress.ip_address(packed)))
+        ip = ipaddress.ip_address(packed)
+        if ip.version == 4 or not ip.is_link_local:
+            found.setdefault(name, []).append(str(ip))
     return found
 
 
@@ -909,8 +913,9 @@ def show_nccl_files(args: argparse.Namespace) -> str:
         lines = sheet_text(Path(path).expanduser()).splitlines()
         pairs = [line.strip().split("=", 1) for line in lines if re.match(r"\s*NCCL_\w+=", line)]
         words = [
-            f"{name}={value}" + f" (not used: {os.environ[name]!r} is set)" * (name in os.environ)
+            f"{name}={value}" + (f" (not used: {held!r} is set)" if held is not None else "")
             for name, value in pairs
+            for held in [os.environ.get(name)]
         ]
         if words:
             say(f"{args.host}: NCCL reads {path}: {', '.join(words[:20])}")

@@ -25,14 +25,14 @@ pytestmark = [
 ]
 # Slurm counts limits in minutes and may signal up to one early: 45 s before the end of the second.
 LIMITED = JOB.replace("ranks_per_node: 2}", "ranks_per_node: 2, time_limit: 2m}").replace(
-    "shutdown: 60s", "shutdown: 15s"
+    "step: 5m, shutdown: 60s", "step: 1m, shutdown: 15s"
 )
 
 
 @pytest.fixture(scope="module")
 def ipv6(short_dir: Path) -> Iterator[Cluster]:
     up = Cluster(short_dir / "six", 2)
-    up.dev("up", "2", "--ipv6", "--until-pid", str(os.getpid()))
+    up.dev("up", "2", "--names", "ipv6", "--until-pid", str(os.getpid()))
     yield up
     up.dev("down", "--purge")
 

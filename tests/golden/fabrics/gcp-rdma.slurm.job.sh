@@ -67,7 +67,7 @@ srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes 2 --node-rank-from SLURM_NODEID --nproc-per-node 1 \
   --gpus-per-node 1 \
-  --backend nccl --source /usr/local/gib/scripts/set_nccl_env.sh --library-path /usr/local/gib/lib64 --library-path /usr/local/nvidia/lib64 --preflight memlock,mig,nccl-conf,routes \
+  --backend nccl --source /usr/local/gib/scripts/set_nccl_env.sh --library-path /usr/local/gib/lib64 --preflight memlock,mig,nccl-conf,routes \
   --head "$head" --port "$port" --id "$attempt_id" \
   --start-timeout-s 602 --shutdown-timeout-s 300 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &
