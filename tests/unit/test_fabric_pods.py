@@ -159,3 +159,18 @@ def test_no_preset_sets_what_is_no_variable_of_its_own(tmp_path: Path, name: str
     (tmp_path / "own.yaml").write_text(f"{FORM}variables: {{{name}: {setting}}}\n")
     with pytest.raises(FaultsError, match="variables"):
         preset(str(tmp_path / "own.yaml"))
+
+
+def test_the_example_is_for_two_networks(root: Path) -> None:
+    document = parse_document((root / "examples" / "fabric.yaml").read_bytes(), "fabric.yaml")
+    plans = {}
+    for name, target in (("big", "slurm"), ("cloud", "jobset")):
+        site = {} if target == "slurm" else {"runs": {"pvc": "runs"}}
+        raw = {"name": name, "target": target, "runs_root": "/runs", "kubernetes": site}
+        cluster = ClusterProfile.model_validate(raw)
+        job = resolve_job(document, cluster, [])
+        assert check_network(job, cluster).faults == ()
+        plans[name] = make_plan(job.spec, cluster)
+    assert dict(plans["big"].env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1,mlx5_4,mlx5_5"
+    assert plans["cloud"].network.fabric == "efa"
+    assert plans["cloud"].kubernetes.rdma
