@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.errors import Fault, UserError
+from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.fabric_pods import pods_problems
 from orchestrator.network_plan import (
     backend_of,
@@ -52,6 +52,8 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     names = list(_name_warnings(job, profile))
     try:
         preset = preset_of(spec)
+    except FaultsError as error:  # they have their places in the preset's own file
+        return Judged(error.faults, tuple(names))
     except UserError as error:
         return Judged((job.fault(Problem(FABRIC, str(error))),), tuple(names))
     faults = [
@@ -63,7 +65,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
         *_unused_warnings(spec, preset),
         *_preset_warnings(spec, preset),
         *_own_warnings(spec, preset),
-        *_local_warnings(spec, profile),
+        *_unused_key_warnings(spec, profile),
     ]
     return Judged(
         tuple(map(job.fault, faults)), (*names, *(job.fault(problem) for problem in warnings))
@@ -214,10 +216,17 @@ def _report_warnings(path: KeyPath, value: str, *, has_file: bool) -> Iterator[P
         yield Problem(path, message, fix)
 
 
-def _local_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
-    """What has no meaning for the simulated nodes of this machine."""
-    if profile.target != "local":
-        return
-    if spec.network.address_family == "ipv6":
-        message = "on this machine the nodes have addresses of 127.0.0.0/8: it is not used here"
-        yield Problem(("network", "address_family"), message, "write it below clusters.NAME")
+def _unused_key_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
+    """Keys that mean nothing to the profile's target."""
+    path: KeyPath = ("network", "host_suffix")
+    fix = "write it below clusters.NAME, for the clusters that it is for"
+    if profile.target == "local":
+        message = (
+            "the simulated nodes of this machine have addresses of 127.0.0.0/8: it is not used"
+        )
+        if spec.network.address_family == "ipv6":
+            yield Problem(("network", "address_family"), message, fix)
+        if spec.network.host_suffix is not None:
+            yield Problem(path, message, fix)
+    elif profile.is_kubernetes and spec.network.host_suffix is not None:
+        yield Problem(path, "pods meet by names of the cluster's own: it is not used", fix)
