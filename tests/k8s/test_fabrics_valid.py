@@ -35,6 +35,7 @@ def test_the_pods_of_each_preset_are_valid(name: str, target: str) -> None:
         assert every_fault(rendered(name, target), release) == []
 
 
+@pytest.mark.case("L41")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", names())
 def test_memory_is_locked_where_the_fabric_has_rdma(name: str, target: str) -> None:

@@ -132,6 +132,15 @@ def test_a_fabric_may_need_the_nodes_network(tmp_path: Path) -> None:
     assert "hostNetwork" not in render(not_there).files["jobset.yaml"]
 
 
+def test_the_name_of_a_sites_own_fabric_stays_a_comment(tmp_path: Path) -> None:
+    text = FORM.replace("name: own", 'name: "own\\nhostPID: true"')
+    (tmp_path / "own.yaml").write_text(
+        f"{text}kubernetes: {{sidecars: [{{name: tcpxo-daemon}}]}}\n"
+    )
+    files = render(planned(str(tmp_path / "own.yaml"), {"sidecars": DAEMON})).files
+    assert "# Side-cars of the fabric own hostPID: true: they" in files["jobset.yaml"]
+
+
 @pytest.mark.parametrize(
     ("kubernetes", "place"),
     [
