@@ -18,6 +18,7 @@ import jinja2
 
 from orchestrator.directives import directives
 from orchestrator.manifests import manifest_values
+from orchestrator.node_network import network_arguments
 from orchestrator.plan import LaunchPlan
 from orchestrator.queues import needs_pod_group
 from orchestrator.submitit_settings import submitit_settings
@@ -112,6 +113,8 @@ def _launch(plan: LaunchPlan) -> str:
         "start_timeout_s": plan.start_timeout_s,
         "shutdown_timeout_s": plan.shutdown_timeout_s,
     }
+    if plan.limits.queue_s is not None:
+        launch["queue_timeout_s"] = plan.limits.queue_s
     return _json(launch)
 
 
@@ -135,6 +138,7 @@ def _json(value: dict[str, Any]) -> str:
 
 def _template(name: str, plan: LaunchPlan, **more: object) -> str:
     short = ("interface", "start_timeout_s", "shutdown_timeout_s")
+    more["network_arguments"] = network_arguments(plan)
     names = {**vars(plan), **{name: getattr(plan, name) for name in short}, **more}
     return _environment().get_template(name).render(plan=plan, **names)
 

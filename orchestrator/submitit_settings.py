@@ -1,4 +1,5 @@
-"""What submitit's SlurmExecutor is given for a plan, by submitit's own names."""
+"""What submitit's SlurmExecutor is given for a plan, by submitit's own names, and node.py by the
+tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import shlex
 from typing import Any
 
 from orchestrator.directives import directives
+from orchestrator.node_network import network_arguments
 from orchestrator.plan import LaunchPlan
 from orchestrator.spec.timeouts import LEAVE_S
 
@@ -41,7 +43,12 @@ def submitit_settings(plan: LaunchPlan) -> dict[str, Any]:
         "srun_args": _srun_args(plan),
     }
     executor = {"max_num_timeout": plan.requeues, "python": shlex.quote(plan.slurm.python)}
-    return {"version": 1, "executor": executor, "parameters": parameters}
+    return {
+        "version": 1,
+        "executor": executor,
+        "parameters": parameters,
+        "node_arguments": network_arguments(plan),
+    }
 
 
 def _srun_args(plan: LaunchPlan) -> list[str]:

@@ -4,6 +4,10 @@
                                  address is that on the way to a peer
     batch.py head ID --interface NAME
                                  the same with the address of a network interface
+    batch.py head ID --host-suffix SUFFIX NODE
+                                 the same with the address of the node's name with that ending
+    batch.py head ID --address-family ipv4|ipv6 ...
+                                 the same with an address of this kind alone
     batch.py next RUN_DIR ID CODE FAILURES REQUEUES DEADLINE_S
                                  prints "again CODE" if the job is to be started again, "end CODE"
                                  if not, with the code that the nodes agreed on
@@ -14,6 +18,7 @@ Standard library only, like node.py: it travels with the run folder.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import json
@@ -22,6 +27,7 @@ import struct
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -29,11 +35,13 @@ EXIT_DONE, EXIT_REQUEUE, EXIT_CONFIGURATION = 0, 75, 78
 PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
 
 
+class Refused(Exception):
+    """Ends this program with a code and a message."""
+
+
 def main(argv: list[str]) -> int:
     if argv[:1] == ["head"]:
-        address = own_address(argv[2:])
-        print(address, free_port(address, argv[1]))
-        return 0
+        return head(argv[1], argv[2:])
     run_dir, ident, code, *budgets = argv[1:]
     failures, requeues, deadline_s = int(budgets[0]), int(budgets[1]), float(budgets[2])
     agreed, age_s = look_up(Path(run_dir), ident, int(code))
@@ -46,32 +54,68 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def own_address(peers: list[str]) -> str:
+def head(ident: str, peers: list[str]) -> int:
+    """Prints where node 0 will listen; the exit code."""
+    family = ""
+    if peers[0] == "--address-family":
+        _, family, *peers = peers
+    try:
+        address = own_address(peers, family)
+        print(address, free_port(address, ident))
+    except Refused as refused:
+        code, text = refused.args
+        print(f"[batch] {socket.gethostname()}: {text}", file=sys.stderr)
+        return int(code)
+    return 0
+
+
+def own_address(peers: list[str], family: str = "") -> str:
     """This node's address on the way to another node, by the first name that leads there.
 
     Nothing is sent: connecting a UDP socket only asks the kernel for the route. An address stays
-    an address and is never turned into a name. Leaves with a message where only a loopback
+    an address and is never turned into a name. Raises Refused where only a loopback
     address is found, as where /etc/hosts gives a node's own name one, or one that holds on one
     cable only (IPv6 link-local: it means nothing without the name of this node's interface).
+
+    Args:
+        peers: names and addresses of other nodes; "localhost" alone, or an option with its words.
+        family: ipv4 or ipv6; "" for either.
     """
     if peers == ["localhost"]:
         return "127.0.0.1"
     if peers[0] == "--interface":
-        return interface_address(peers[1])
+        return interface_address(peers[1], family)
+    if peers[0] == "--host-suffix":
+        return named_address(peers[2] + peers[1], family)
+    for address in ways(peers):
+        if is_routable(address) and is_of(address, family):
+            return address
+    raise Refused(
+        1,
+        f"no {kind_word(family)}address that other nodes can reach was found on the way to "
+        f"{' or '.join(peers)}. The name must resolve here, and not to a loopback or link-local "
+        "address: look at /etc/hosts.",
+    )
+
+
+def ways(peers: list[str]) -> Iterator[str]:
+    """This node's address on the way to each address of each peer that it can reach."""
     for family, kind, _, _, target in (found for peer in peers for found in resolve(peer)):
         with socket.socket(family, kind) as probe:
             try:
                 probe.connect(target)
             except OSError:
                 continue
-            address = str(probe.getsockname()[0])
-        if is_routable(address):
-            return address
-    sys.exit(
-        f"[batch] {socket.gethostname()}: no address that other nodes can reach was found on the "
-        f"way to {' or '.join(peers)}. The name must resolve here, and not to a loopback or "
-        "link-local address: look at /etc/hosts."
-    )
+            yield str(probe.getsockname()[0])
+
+
+def is_of(address: str, family: str) -> bool:
+    """Whether an address is of a family, ipv4 or ipv6; any is of ""."""
+    return not family or (":" in address) == (family == "ipv6")
+
+
+def kind_word(family: str) -> str:
+    return {"ipv4": "IPv4 ", "ipv6": "IPv6 "}.get(family, "")
 
 
 def is_routable(address: str) -> bool:
@@ -80,24 +124,56 @@ def is_routable(address: str) -> bool:
     return not ip.is_loopback and not (ip.version == 6 and ip.is_link_local)
 
 
-def interface_address(name: str) -> str:
-    """The first address of an interface of this node, IPv4 before IPv6; leaves with a message."""
-    request = struct.pack("16s24x", name.encode())  # struct ifreq, netdevice(7)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
-        except OSError:
-            pass  # no such interface, or it has no IPv4 address
+def interface_address(name: str, family: str = "") -> str:
+    """The first address of an interface of this node, IPv4 before IPv6; raises Refused."""
+    for address in addresses_of(name):
+        if is_of(address, family):
+            return address
+    raise Refused(
+        EXIT_CONFIGURATION,
+        f"the interface {name!r} has no {kind_word(family)}address here; interfaces of this node: "
+        f"{interface_words()}. Correct network.interface.",
+    )
+
+
+def named_address(name: str, family: str) -> str:
+    """The address of this node that a name means, IPv4 before IPv6; raises Refused."""
+    found = sorted({str(target[0]) for *_, target in resolve(name)}, key=lambda a: (":" in a, a))
+    own = {address for _, one in socket.if_nameindex() for address in addresses_of(one)}
+    for address in found:
+        if address in own and is_routable(address) and is_of(address, family):
+            return address
+    raise Refused(
+        EXIT_CONFIGURATION,
+        f"{name!r} means {', '.join(found) or 'nothing'} here, and no {kind_word(family)}address "
+        "of this node that others can reach; interfaces of this node: "
+        f"{interface_words()}. Correct network.host_suffix, or the name in /etc/hosts.",
+    )
+
+
+def addresses_of(interface: str) -> list[str]:
+    """The addresses of an interface of this node, IPv4 before IPv6, none that is link-local."""
+    found = []
+    request = struct.pack("16s24x", interface.encode())  # struct ifreq, netdevice(7)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
+        contextlib.suppress(OSError),  # no such interface, or it has no IPv4 address
+    ):
+        found.append(socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24]))
     table = Path("/proc/net/if_inet6")
     lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
-    for digits, *_, scope, _, interface in lines:
-        if interface == name and scope == "00":  # global
-            return str(ipaddress.ip_address(bytes.fromhex(digits)))
-    there = ", ".join(interface for _, interface in socket.if_nameindex())
-    sys.exit(
-        f"[batch] {socket.gethostname()}: the interface {name!r} has no address here; interfaces "
-        f"of this node: {there}. Correct network.interface."
-    )
+    for digits, *_, scope, _, name in lines:
+        if (
+            name == interface and scope != "20"
+        ):  # link-local (Linux, net/ipv6.h, IPV6_ADDR_LINKLOCAL)
+            found.append(str(ipaddress.ip_address(bytes.fromhex(digits))))
+    return found
+
+
+def interface_words() -> str:
+    """The interfaces of this node and their addresses, in words."""
+    names = [name for _, name in socket.if_nameindex()]
+    return "; ".join(f"{name}: {', '.join(addresses_of(name)) or 'no address'}" for name in names)
 
 
 Resolved = list[tuple[int, int, int, str, tuple[object, ...]]]
@@ -122,7 +198,7 @@ def free_port(address: str, seed: str) -> int:
             except OSError:
                 continue
             return port
-    sys.exit(f"[batch] no free port among 500 between {PORTS[0]} and {PORTS[-1]} on {address}")
+    raise Refused(1, f"no free port among 500 between {PORTS[0]} and {PORTS[-1]} on {address}")
 
 
 def look_up(run_dir: Path, ident: str, code: int) -> tuple[int, float]:

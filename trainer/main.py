@@ -88,10 +88,10 @@ def run(config_file: Path, contract: Contract) -> None:
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
     signals.handle()
-    phase.enter("start", 0)
     watchdog = Watchdog(config, contract)
     watchdog.start()
     try:
+        phase.enter("start", 0)
         with kept(config, contract):
             device = _device(config, contract)
             with process_group(config, contract) as store:
@@ -116,6 +116,7 @@ def _train_in_group(
         _announce(trainer)
         outcome = trainer.run()
         phase.enter("exit", trainer.progress.step)
+        trainer.wait_for("exit")
         if contract.rank == 0:
             _finish(trainer, outcome)
 
@@ -163,9 +164,10 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
 def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     """The default process group while the block runs; gives the rendezvous store.
 
-    group_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
-    that holds the group, as a DDP model does, may outlive the block: such a holder would end the
-    group with Python's lock held and wait for threads that may need the lock.
+    group_timeout_s is the longest wait for the other ranks, here and in every collective until the
+    first step is over. Nothing that holds the group, as a DDP model does, may outlive the block:
+    such a holder would end the group with Python's lock held and wait for threads that may need
+    the lock.
     """
     import torch.distributed as dist
     from torch._C._distributed_c10d import set_debug_level_from_env
@@ -174,6 +176,7 @@ def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     record_collectives(RECORDED_COLLECTIVES)
     set_debug_level_from_env()  # it was read when torch was imported
     timeout = datetime.timedelta(seconds=group_timeout_s(config))
+    phase.enter("rendezvous", 0)
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         if (rank, world_size) != (contract.rank, contract.world_size):

@@ -15,6 +15,9 @@ for the others, and numbers those that are here anew. One beyond an allowed size
 With --repeat-codes-from, as on Kubernetes, nobody else counts how often the run has been started:
 node 0 reads it from the run folder, and a code below that number says that no new start is wanted.
 
+What is wrong with a node alone (an interface, a vendor's script, what --preflight names) goes with
+its report, so that all end at once and node 0 can say which nodes it was.
+
 With --direct it is started once per rank, as by srun, and starts the program itself: each "node" of
 the roll call is then a rank, and what is said of torchrun holds for the program.
 
@@ -36,13 +39,16 @@ import ipaddress
 import json
 import os
 import re
+import resource
 import selectors
+import shlex
 import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -72,6 +78,19 @@ AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the pr
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SIOCGIFCONF, IFREQ_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq of 64 bits, netdevice(7)
 GPU_QUERY_TIMEOUT_S = 20.0  # for nvidia-smi, which may hang on a broken GPU
+SCRIPT_TIMEOUT_S = 60.0  # for a vendor's script that sets variables
+FAULT_GRACE_S = 10.0  # for further nodes to say what is wrong with them, once one has
+# What a script that is sourced changes by being sourced, and what it may change though it was set.
+SHELL_NAMES, SEARCH_PATHS = ("_", "OLDPWD", "PWD", "SHLVL"), ("PATH", "LD_LIBRARY_PATH")
+# Prints the environment, a NUL behind each variable.
+DUMP = r"import os, sys; [sys.stdout.buffer.write(b'%b=%b\0' % v) for v in os.environb.items()]"
+FAMILIES = {"ipv4": "AF_INET", "ipv6": "AF_INET6"}  # NCCL user guide, NCCL_SOCKET_FAMILY
+# NCCL user guide, NCCL_CONF_FILE: read by the library for what the environment does not set.
+NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
+# Far more than the defaults of Linux (64 KiB, 8 MiB since 5.16), far less than a site's own limit:
+# RDMA locks some tens of MB of buffers for each peer.
+LOCKED_BYTES = 1 << 30
+CAP_IPC_LOCK, FIRST_USERS = 14, ["0", "0", "4294967295"]  # linux/capability.h; user_namespaces(7)
 NO_GPU = ("", "-1", "NoDevFiles")  # names in CUDA_VISIBLE_DEVICES that are no GPU
 FILE_LIMIT = 1 << 20  # bytes of a JSON file that are read
 # Of what a rank says about its end: characters of the first line, and of those after it. Together
@@ -388,7 +407,9 @@ class Head:
         self.args, self.nodes, self.pending = args, {0: args.host}, dict[Link, float]()
         self.links, self.refused = dict[int, Link](), list[str]()
         self.spares = list[Link]()
-        self.gpus = {0: args.gpus}
+        self.gpus, self.faults = {0: args.gpus}, dict[int, str]()
+        self.fault_at = float("inf")
+        self._note_fault(0, args.host, args.fault)
         try:
             family = socket.getaddrinfo(args.address, args.port, type=socket.SOCK_STREAM)[0][0]
             where = (args.address, args.port)
@@ -411,11 +432,13 @@ class Head:
                 enough_at = float("inf")
             elif enough_at == float("inf"):
                 enough_at = time.monotonic()
-            if time.monotonic() > min(deadline, enough_at + self.args.join_grace_s):
+            grace_ends = min(enough_at + self.args.join_grace_s, self.fault_at + FAULT_GRACE_S)
+            if time.monotonic() > min(deadline, grace_ends):
                 break
             self.poll()
             for link in [k for k, born in self.pending.items() if time.monotonic() > born]:
                 self._drop(link)
+        check_faults(self)
         if len(self.nodes) < self.args.sizes[0]:
             raise Leave(EXIT_FAILED, self._missing())
 
@@ -496,7 +519,13 @@ class Head:
         link.node = int(hello["node_rank"])
         self.links[link.node], self.nodes[link.node] = link, host
         self.gpus[link.node] = int(hello.get("gpus", 0))
+        self._note_fault(link.node, host, str(hello.get("fault", ""))[:FIRST_LIMIT])
         del self.pending[link]
+
+    def _note_fault(self, node: int, host: str, fault: str) -> None:
+        if fault:
+            self.faults[node] = f"({host}): {fault}"
+            self.fault_at = min(self.fault_at, time.monotonic())
 
     def _fault(self, hello: Message) -> str:
         """Why this node may not join, or ""."""
@@ -535,9 +564,8 @@ class Head:
 def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
     """Reports to node 0 and waits for its word; raises Leave."""
     deadline = time.monotonic() + args.start_timeout_s
-    hello = {
-        key: getattr(args, key) for key in ("id", "node_rank", "nnodes", "nproc", "gpus", "host")
-    }
+    keys = ("id", "node_rank", "nnodes", "nproc", "gpus", "host", "fault")
+    hello = {key: getattr(args, key) for key in keys}
     delay_s, last, said, others = 0.1, "no answer", "", OtherLife(args)
     where = f"node 0 at {args.head} port {args.port}"
     while time.monotonic() < deadline:
@@ -608,6 +636,350 @@ def reserve_port(seed: str, address: str) -> tuple[int, socket.socket]:
         except OSError:
             mark.close()
     raise Leave(EXIT_FAILED, f"no free port among 500 between {PORTS[0]} and {PORTS[-1]}")
+
+
+# --- this node's place in the network ----------------------------------------------------------
+
+
+def make_ready(args: argparse.Namespace) -> str:
+    """Takes over a vendor's variables, finds the address that the ranks use, and looks at what
+    --preflight names; what is wrong with this node, or ""."""
+    faults = [source(args.source)] if args.source else []
+    put_in_front(args.library_path)
+    try:
+        args.rank_address = rank_address(args)
+        faults += [PREFLIGHT[item](args) for item in args.preflight]
+    except ValueError as error:
+        faults.append(str(error))
+    fault = "; ".join(filter(None, faults))
+    if fault:
+        say(f"{args.host}: {fault}")
+    return fault
+
+
+def source(path: str) -> str:
+    """Has bash read a vendor's script and takes over what it exports; what went wrong, or "". What
+    was set before holds, but for the search paths."""
+    if not os.path.isfile(path):
+        text = f"there is no {path}, which the fabric needs: install what the vendor ships"
+        return f"{text} (in the image, if the run is in one), or choose another network.fabric"
+    code, output, said = run_script(path)
+    if code != 0 or not output:
+        how = ending_words(code) if code else "left the shell that read it"
+        how = f"did not end within {SCRIPT_TIMEOUT_S:g} s" if code == -signal.SIGKILL else how
+        last = " | ".join(said.strip().splitlines()[-5:])
+        return f"{path} {how}; its last lines: {last[-FIRST_LIMIT // 2 :] or '(none)'}"
+    taken = []
+    for name, value in (pair.split("=", 1) for pair in output.split("\0") if "=" in pair):
+        if name not in SHELL_NAMES and (name in SEARCH_PATHS or name not in os.environ):
+            taken += [name] if os.environ.get(name) != value else []
+            os.environ[name] = value
+    say(f"{path} has set {', '.join(sorted(taken)) or 'nothing'}")
+    return ""
+
+
+def run_script(path: str) -> tuple[int, str, str]:
+    """The code of bash that reads a script, the environment afterwards (as NAME=VALUE, each with a
+    NUL behind it; "" where the script has left the shell), and what the script has said. Files take
+    it: a pipe would be waited for where the script has left a process behind."""
+    dump = shlex.join([sys.executable, "-I", "-S", "-c", DUMP])
+    # Not "source && ...": that would switch off `set -e` in the script.
+    command = f"source {shlex.quote(path)} >&2\n_code=$?; ((_code == 0)) || exit $_code"
+    keep = {name: value for name, value in os.environ.items() if name != "BASH_ENV"}
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            ["bash", "-c", f"{command}\nexec {dump}"], env=keep, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+        )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SCRIPT_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        for file in (output, errors):
+            file.seek(0)
+        return code, os.fsdecode(output.read()), os.fsdecode(errors.read(FILE_LIMIT))
+
+
+def put_in_front(folders: list[str]) -> None:
+    """Adds folders to LD_LIBRARY_PATH, and says which of them are missing."""
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:
+        say(f"there is no {', '.join(missing)}: the fabric's libraries will not be found there")
+    if folders:
+        before = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        kept = [folder for folder in before if folder and folder not in folders]
+        os.environ["LD_LIBRARY_PATH"] = ":".join([*folders, *kept])
+
+
+def rank_address(args: argparse.Namespace) -> str:
+    """This node's address between the ranks; raises ValueError with what is wrong."""
+    if args.interface:
+        found, what = interfaces().get(args.interface, []), f"the interface {args.interface!r}"
+    elif args.host_suffix and not is_alone(args):
+        name = node_name() + args.host_suffix
+        found, what = own_of_name(name), f"{name!r} (this node's name with network.host_suffix)"
+    elif args.address_family and not is_alone(args):
+        found, what = beside(args.address), f"the interface of {args.address}"
+    else:
+        return str(args.address)
+    usable = [a for a in found if is_alone(args) or is_routable(a)]
+    wanted = [a for a in usable if family_name(a) == args.address_family]
+    wanted = wanted if args.address_family else sorted(usable, key=lambda a: is_other(a, args.head))
+    if not wanted:
+        kind = {"ipv4": "IPv4 ", "ipv6": "IPv6 "}.get(args.address_family, "")
+        text = f"{what} has no {kind}address here that other nodes can reach"
+        raise ValueError(f"{text}; interfaces of this node: {interface_words()}")
+    return wanted[0]
+
+
+def is_alone(args: argparse.Namespace) -> bool:
+    """Whether all ranks are on this machine."""
+    return bool(args.nnodes <= args.local_world_size or args.allow_loopback)
+
+
+def node_name() -> str:
+    """This node's name as Slurm knows it, else the first part of its own."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def own_of_name(name: str) -> list[str]:
+    """The addresses that a name means; raises ValueError unless they are this node's."""
+    try:
+        found = list(dict.fromkeys(str(f[4][0]) for f in socket.getaddrinfo(name, None)))
+    except OSError as error:
+        text = f"{name!r} does not resolve: {error}; correct network.host_suffix"
+        raise ValueError(text) from None
+    own = [address for address in found if interface_of(address)]
+    if not own:
+        text = f"{name!r} means {', '.join(found)}, which is no address of this node"
+        raise ValueError(f"{text}; interfaces of this node: {interface_words()}")
+    return own
+
+
+def beside(address: str) -> list[str]:
+    """An address of this node and those that its interface has, too."""
+    return [address, *interfaces().get(interface_of(address), [])]
+
+
+def family_name(address: str) -> str:
+    return "ipv6" if ":" in address else "ipv4"
+
+
+def is_other(address: str, head: str) -> bool:
+    """Whether an address is of another kind than that of node 0, where that is given by one; IPv4
+    where it is not."""
+    return family_name(address) != family_name(head)
+
+
+def is_routable(address: str) -> bool:
+    """Whether other nodes can reach it by the address alone."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return not ip.is_loopback and not (ip.version == 6 and ip.is_link_local)
+
+
+def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[str, str]:
+    """What the communication libraries need to know of this node; what the job sets holds."""
+    interface, found = interface_of(args.rank_address), dict[str, str]()
+    if not interface:
+        return found
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address.
+    found["GLOO_SOCKET_IFNAME"] = interface
+    if "nccl" in args.backend and (args.interface or args.host_suffix):
+        found["NCCL_SOCKET_IFNAME"] = f"={interface}"  # without the mark, the beginning of a name
+    if "nccl" in args.backend and args.address_family:
+        found["NCCL_SOCKET_FAMILY"] = FAMILIES[args.address_family]
+    if args.backend == "xccl":
+        found["CCL_KVS_IFACE"] = interface
+    # The address goes before the name, so it would win over a name that the job gives.
+    exact = f"={interface}"
+    if args.backend == "hccl" and given.get("HCCL_SOCKET_IFNAME", exact) in (interface, exact):
+        found |= {"HCCL_SOCKET_IFNAME": exact, "HCCL_IF_IP": args.rank_address}
+    return found
+
+
+def interface_of(name: str) -> str:
+    """The network interface that has the address that a name means, "" where none has."""
+    try:
+        address = str(socket.getaddrinfo(name, None)[0][4][0]).partition("%")[0]
+        return interface_table().get(ipaddress.ip_address(address).packed, "")
+    except OSError:
+        return ""
+
+
+def interfaces() -> dict[str, list[str]]:
+    """The addresses of each interface of this machine, IPv4 before IPv6, none that is link-local
+    (it means nothing without the interface)."""
+    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    for packed, name in interface_table().items():
+        ip = ipaddress.ip_address(packed)
+        if ip.version == 4 or not ip.is_link_local:
+            found.setdefault(name, []).append(str(ip))
+    return found
+
+
+def interface_words() -> str:
+    """The interfaces of this machine and their addresses, in words."""
+    pairs = interfaces().items()
+    return "; ".join(f"{name}: {', '.join(found) or 'no address'}" for name, found in pairs)
+
+
+def interface_table() -> dict[bytes, str]:
+    """The interface of each address of this machine; raises OSError."""
+    return {**ipv4_interfaces(), **ipv6_interfaces()}
+
+
+def ipv4_interfaces() -> dict[bytes, str]:
+    """The interface of each IPv4 address of this machine; raises OSError."""
+    room = array.array("B", bytes(1024 * IFREQ_BYTES))
+    request = struct.pack("iP", len(room), room.buffer_info()[0])  # struct ifconf
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        size = struct.unpack("iP", fcntl.ioctl(probe, SIOCGIFCONF, request))[0]
+    entries = [room[at : at + IFREQ_BYTES].tobytes() for at in range(0, size, IFREQ_BYTES)]
+    return {entry[20:24]: os.fsdecode(entry[:16].partition(b"\0")[0]) for entry in entries}
+
+
+def ipv6_interfaces() -> dict[bytes, str]:
+    """The interface of each IPv6 address of this machine; raises OSError."""
+    table = Path("/proc/net/if_inet6")  # missing where the kernel has no IPv6
+    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    return {bytes.fromhex(fields[0]): fields[-1] for fields in map(str.split, lines)}
+
+
+# --- preflight ---------------------------------------------------------------------------------
+
+
+def lacks_locked_memory(args: argparse.Namespace) -> str:
+    """Why RDMA cannot lock its buffers here, or "". The limit is raised as far as that is free."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    if hard == resource.RLIM_INFINITY or hard >= LOCKED_BYTES or may_lock_all():
+        return ""
+    text = f"a process may lock only {hard // 1024} KiB of memory, which is too little for RDMA"
+    text += ": raise it (Slurm: LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept"
+    return f"{text}=MEMLOCK; Kubernetes: the capability IPC_LOCK)"
+
+
+def may_lock_all() -> bool:
+    """Whether the limit does not hold for this process: the kernel asks for the capability of the
+    first user namespace."""
+    lines = sheet_text(Path("/proc/self/status")).splitlines()
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    is_first = sheet_text(Path("/proc/self/uid_map")).split() == FIRST_USERS
+    return is_first and bool(held >> CAP_IPC_LOCK & 1)
+
+
+def has_slices(args: argparse.Namespace) -> str:
+    """Why the ranks of this node cannot use NCCL on its GPUs, or ""."""
+    ranks = max(args.nproc, args.local_world_size)
+    if args.shared_gpus or args.local_rank or ranks < 2 or not shutil.which("nvidia-smi"):
+        return ""
+    try:
+        text = subprocess.run(
+            ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, check=True,
+            timeout=GPU_QUERY_TIMEOUT_S,
+        ).stdout.decode(errors="replace")  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"{args.host}: nvidia-smi does not list the GPUs: {error}")
+        return ""
+    slices = visible_slices(text, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not slices:
+        return ""
+    said = f"{ranks} ranks would use slices of GPUs (MIG: {', '.join(slices[:8])})"
+    return f"{said}, which NCCL does not support: ask for whole GPUs, or set network.shared_gpus"
+
+
+def visible_slices(text: str, named: str | None) -> list[str]:
+    """The MIG devices that a program can use, by what `nvidia-smi -L` prints and the value of
+    CUDA_VISIBLE_DEVICES (None: not set)."""
+    names, found, gpu = [n.strip() for n in (named or "").split(",")], list[str](), ("", "")
+    for line in text.splitlines():
+        ident = (re.findall(r"\(UUID: ([^)]*)\)", line) or [""])[-1]
+        if match := re.match(r"GPU (\d+):", line):
+            gpu = (match[1], ident)
+        match = re.match(r" +(MIG \S+)", line)
+        if match and (named is None or {ident, *gpu} & set(names)):
+            found.append(f"{match[1]} of GPU {gpu[0]}")
+    return found
+
+
+def show_nccl_files(args: argparse.Namespace) -> str:
+    """Says what NCCL will read from files of this node; always ""."""
+    own = os.environ.get("NCCL_CONF_FILE") or NCCL_FILES[1]
+    for path in (NCCL_FILES[0], own) if args.local_rank == 0 else ():
+        lines = sheet_text(Path(path).expanduser()).splitlines()
+        pairs = [line.strip().split("=", 1) for line in lines if re.match(r"\s*NCCL_\w+=", line)]
+        words = [
+            f"{name}={value}" + (f" (not used: {held!r} is set)" if held is not None else "")
+            for name, value in pairs
+            for held in [os.environ.get(name)]
+        ]
+        if words:
+            say(f"{args.host}: NCCL reads {path}: {', '.join(words[:20])}")
+    return ""
+
+
+def has_twin_routes(args: argparse.Namespace) -> str:
+    """Why it is left to chance which interface the ranks use, or "": two in one subnet, none of
+    them named."""
+    named = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    if args.interface or args.host_suffix or any(name in os.environ for name in named):
+        return ""
+    interface = "" if is_alone(args) else interface_of(args.rank_address).partition(":")[0]
+    for network, ways in routes().items():
+        if is_in(args.rank_address, network) and interface in ways and len(ways) > 1:
+            others = [name for name, metric in ways.items() if metric <= ways[interface]]
+            if len(others) > 1:
+                text = f"the interfaces {' and '.join(sorted(others))} are both in {network}"
+                text += ": which one the ranks use is left to chance. Name it with"
+                return f"{text} network.interface; interfaces of this node: {interface_words()}"
+    return ""
+
+
+Network = Any  # IPv4Network or IPv6Network
+
+
+def is_in(name: str, network: Network) -> bool:
+    """Whether a name means an address in a network."""
+    address = str(socket.getaddrinfo(name, None)[0][4][0]).partition("%")[0]
+    return bool(ipaddress.ip_address(address) in network)
+
+
+def routes() -> dict[Network, dict[str, int]]:
+    """The interfaces that lead to each network with several addresses, and the metric of each."""
+    found: dict[Network, dict[str, int]] = {}
+    for network, interface, metric in (*ipv4_routes(), *ipv6_routes()):
+        if 0 < network.prefixlen < network.max_prefixlen:
+            ways = found.setdefault(network, {})
+            ways[interface] = min(metric, ways.get(interface, metric))
+    return found
+
+
+def ipv4_routes() -> Iterator[tuple[Network, str, int]]:
+    """(network, interface, metric) of each route, as /proc/net/route has them (proc(5))."""
+    for line in sheet_text(Path("/proc/net/route")).splitlines()[1:]:
+        interface, target, _, _, _, _, metric, mask = line.split()[:8]
+        packed = struct.pack("=I", int(target, 16))
+        yield ipaddress.ip_network((packed, int(mask, 16).bit_count())), interface, int(metric)
+
+
+def ipv6_routes() -> Iterator[tuple[Network, str, int]]:
+    """The same as /proc/net/ipv6_route has them (Linux, net/ipv6/route.c, rt6_info_route)."""
+    for line in sheet_text(Path("/proc/net/ipv6_route")).splitlines():
+        target, length, _, _, _, metric, _, _, _, interface = line.split()
+        network = ipaddress.ip_network((bytes.fromhex(target), int(length, 16)))
+        yield network, interface, int(metric, 16)
+
+
+PREFLIGHT: dict[str, Callable[[argparse.Namespace], str]] = {
+    "memlock": lacks_locked_memory,
+    "mig": has_slices,
+    "nccl-conf": show_nccl_files,
+    "routes": has_twin_routes,
+}
 
 
 # --- torchrun ----------------------------------------------------------------------------------
@@ -888,11 +1260,9 @@ def environment(args: argparse.Namespace, go: Message) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(STALE_PREFIXES) and name not in STALE_NAMES
     }
-    # gloo would take what this machine's own name resolves to: nothing, or a loopback address.
-    if interface := interface_of(args.address):
-        keep.setdefault("GLOO_SOCKET_IFNAME", interface)
     return (
-        keep
+        network_variables(args, keep)
+        | keep
         | (direct_variables(args, go) if args.direct else {})
         | {
             "ORCHESTRATE_RUN_DIR": args.run_dir,
@@ -1188,9 +1558,9 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         head.settle()
         check_gpus(head)
         attempt = claim_attempt(Path(args.run_dir), args.id)
-        port, mark = reserve_port(f"{args.id}-{attempt}", args.address)
+        port, mark = reserve_port(f"{args.id}-{attempt}", args.rank_address)
         head.close_roll_call()
-        go = {"attempt": attempt, "master_addr": args.address, "master_port": port}
+        go = {"attempt": attempt, "master_addr": args.rank_address, "master_port": port}
         say(f"attempt {attempt}: {args.nnodes} nodes are here: {', '.join(head.nodes.values())}")
         head.start(go)
         with mark:
@@ -1206,6 +1576,16 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
     if args.repeat_codes_from and end["code"] == EXIT_REQUEUE and signals.received:
         end["reason"] += f" by {signals.received}"
     return finish(head, agent, end)
+
+
+def check_faults(head: Head) -> None:
+    """Raises Leave that names the nodes that are not fit for the run, and says why."""
+    size = head.args.local_world_size
+    if head.faults:
+        said = (f"node {n // size} {text}" for n, text in sorted(head.faults.items()))
+        words = list(dict.fromkeys(said))  # with --direct each rank of a node says the same
+        more = f"; and {len(words) - 5} more" if len(words) > 5 else ""
+        raise Leave(EXIT_CONFIGURATION, f"{'; '.join(words[:5])}{more}")
 
 
 def check_gpus(head: Head) -> None:
@@ -1587,6 +1967,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--local-rank-from", metavar="VARIABLE", help="of the environment")
     parser.add_argument("--local-world-size", type=int, default=1, help="ranks per node")
     add_restart_arguments(parser)
+    add_network_arguments(parser)
     parser.add_argument("--agent", default="torch.distributed.run", help="module with its options")
     split = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:split])
@@ -1598,6 +1979,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         args.node_rank = rank_from(args.node_rank_from) + args.node_rank_offset
     args.local_rank = rank_from(args.local_rank_from) if args.local_rank_from else 0
     args.address = args.address or own_address(args)
+    args.rank_address, args.fault = args.address, ""
     args.sizes = sizes_of(args)
     if args.make_run_dir:
         make_run_dir(args.run_dir)
@@ -1619,6 +2001,29 @@ def add_restart_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, default=0, help="attempts that may end so")
     for name, text in (("deadline-s", "after the first attempt"), ("time-limit-s", "of one start")):
         parser.add_argument(f"--{name}", type=float, default=0, help=f"{text}; 0: none")
+
+
+def add_network_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those that say how the ranks talk to one another."""
+    for name, text in (
+        ("backend", "of torch.distributed, for the variables of its libraries"),
+        ("interface", "that the ranks use, by its exact name"),
+        ("host-suffix", "added to this node's name, it is that of the address the ranks use"),
+    ):
+        parser.add_argument(f"--{name}", default="", help=text)
+    parser.add_argument("--address-family", choices=FAMILIES, help="of the address the ranks use")
+    parser.add_argument("--source", metavar="FILE", help="a script that sets variables, for bash")
+    parser.add_argument(
+        "--library-path", action="append", default=[], help="in front of LD_LIBRARY_PATH"
+    )
+    parser.add_argument(
+        "--preflight",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="ITEM,ITEM",
+        help=f"what is looked at before the run: {', '.join(PREFLIGHT)}",
+    )
+    parser.add_argument("--shared-gpus", action="store_true", help="ranks may share a GPU's slices")
 
 
 def make_run_dir(path: str) -> None:
@@ -1644,6 +2049,15 @@ def check_restarts(args: argparse.Namespace) -> str:
     return ""
 
 
+def check_network(args: argparse.Namespace) -> str:
+    """What is wrong with the arguments about the network, or ""."""
+    if unknown := [item for item in args.preflight if item not in PREFLIGHT]:
+        return f"--preflight {unknown[0]!r}: there are {', '.join(PREFLIGHT)}"
+    if args.source and not os.path.isabs(args.source):
+        return f"--source {args.source!r} must be absolute"
+    return ""
+
+
 def check(args: argparse.Namespace) -> str:
     """What is wrong with the arguments, or ""."""
     if not args.program:
@@ -1656,7 +2070,7 @@ def check(args: argparse.Namespace) -> str:
         return f"--run-dir {args.run_dir!r} must be a folder that is there, absolute"
     if args.sizes[0] < 1 or args.sizes[-1] != args.nnodes or args.join_grace_s < 0:
         return f"--sizes must be numbers from 1 up to {args.nnodes}, and --join-grace-s from 0 s"
-    if fault := check_direct(args) or check_restarts(args):
+    if fault := check_direct(args) or check_restarts(args) or check_network(args):
         return fault
     if args.nnodes > args.local_world_size and not args.allow_loopback:
         # Node 0 may not know its own name, as in a pod: the others come by it, and it listens on
@@ -1725,33 +2139,6 @@ def own_address(args: argparse.Namespace) -> str:
         ) from None
 
 
-def interface_of(name: str) -> str:
-    """The network interface that has the address that a name means, "" where none has."""
-    try:
-        address = str(socket.getaddrinfo(name, None)[0][4][0]).partition("%")[0]
-        interfaces = {**ipv4_interfaces(), **ipv6_interfaces()}
-    except OSError:
-        return ""
-    return interfaces.get(ipaddress.ip_address(address).packed, "")
-
-
-def ipv4_interfaces() -> dict[bytes, str]:
-    """The interface of each IPv4 address of this machine; raises OSError."""
-    room = array.array("B", bytes(1024 * IFREQ_BYTES))
-    request = struct.pack("iP", len(room), room.buffer_info()[0])  # struct ifconf
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        size = struct.unpack("iP", fcntl.ioctl(probe, SIOCGIFCONF, request))[0]
-    entries = [room[at : at + IFREQ_BYTES].tobytes() for at in range(0, size, IFREQ_BYTES)]
-    return {entry[20:24]: os.fsdecode(entry[:16].partition(b"\0")[0]) for entry in entries}
-
-
-def ipv6_interfaces() -> dict[bytes, str]:
-    """The interface of each IPv6 address of this machine; raises OSError."""
-    table = Path("/proc/net/if_inet6")  # missing where the kernel has no IPv6
-    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
-    return {bytes.fromhex(fields[0]): fields[-1] for fields in map(str.split, lines)}
-
-
 def is_loopback(name: str) -> bool:
     """Whether a name means this machine only, as far as is known now."""
     try:
@@ -1784,6 +2171,7 @@ def live(args: argparse.Namespace, signals: Signals) -> int:
     """The life of this node, to its exit code; raises Leave."""
     try:
         leave_if_done(args)
+        args.fault = make_ready(args)
         if args.local_rank == 0:
             report_gpu_holders(args.host)
         return run_head(args, signals) if args.node_rank == 0 else run_member(args, signals)

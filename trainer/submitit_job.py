@@ -132,15 +132,21 @@ def node_command(run_dir: str, workdir: str) -> list[str]:
         "entry": "trainer.entry",
     }
     flat = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    flat += read_rendered(run_dir, "submitit.json")["node_arguments"]
     program = ["--", "--config", f"{run_dir}/rendered/trainer.json"]
     return [sys.executable, f"{run_dir}/launch/node.py", *flat, "--echo", *program]
 
 
 def read_launch(run_dir: str) -> dict[str, Any]:
     """What was rendered for whoever starts the attempts."""
-    launch = json.loads(Path(run_dir, "rendered", "launch.json").read_bytes())
-    assert isinstance(launch, dict)
-    return launch
+    return read_rendered(run_dir, "launch.json")
+
+
+def read_rendered(run_dir: str, name: str) -> dict[str, Any]:
+    """The object in a rendered JSON file."""
+    found = json.loads(Path(run_dir, "rendered", name).read_bytes())
+    assert isinstance(found, dict)
+    return found
 
 
 def ends(pid: int, timeout_s: float) -> bool:
@@ -170,7 +176,7 @@ def say(text: str) -> None:
 
 def main(argv: list[str]) -> int:
     run_dir, workdir, *options = argv
-    settings = json.loads(Path(run_dir, "rendered", "submitit.json").read_bytes())
+    settings = read_rendered(run_dir, "submitit.json")
     try:
         executor = submitit.SlurmExecutor(folder=f"{run_dir}/submitit", **settings["executor"])
         executor.update_parameters(**parameters(settings["parameters"], run_dir, options))

@@ -31,6 +31,7 @@ class Launch:
     start_timeout_s: float
     shutdown_timeout_s: float
     node_sizes: tuple[int, ...] = ()
+    queue_timeout_s: float | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

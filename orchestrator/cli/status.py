@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +21,7 @@ from orchestrator.cli.common import (
     status_words,
     statuses_of,
 )
+from orchestrator.cli.queueing import shown
 from orchestrator.cli.table import status_table, sweep_table
 from orchestrator.errors import BackendError
 
@@ -69,11 +72,19 @@ def _rows(backend: Backend, handles: list[Handle]) -> list[tuple[Status, Handle,
 
     elements = [backend.elements(h) if h.num_elements else [] for h in handles]
     single = [h for h, own in zip(handles, elements, strict=True) if not own]
-    statuses = iter(statuses_of(backend, single) if single else [])
+    found = statuses_of(backend, single) if single else []
+    statuses = iter(map(partial(_with_wait, backend), single, found))
     return [
         (folded(h.run, [e.status for e in own]) if own else next(statuses), h, own)
         for h, own in zip(handles, elements, strict=True)
     ]
+
+
+def _with_wait(backend: Backend, handle: Handle, status: Status) -> Status:
+    """The status, and how long the run has waited where that is limited."""
+    wait = shown(backend, handle, status)
+    reason = "; ".join(part for part in (status.reason, wait) if part)
+    return replace(status, reason=reason)
 
 
 def _goodput(backend: Backend, handle: Handle) -> Goodput | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ from orchestrator.cli.common import (
     shell_path,
 )
 from orchestrator.cli.follow import Follower, states
+from orchestrator.cli.queueing import queueing_of
 from orchestrator.errors import printable
 from orchestrator.progress import Progress, describe_entry, is_step, summary
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 @cluster_options
 def command(run: str, cluster: str | None, clusters_file: str | None) -> None:
     """Follow RUN: step, loss, tokens per second, time left. Ctrl-C leaves the run alone.
+
+    A run that waits for its start for longer than timeouts.queue is cancelled.
 
     Exit code: 0 when the run is done, 1 when it ended otherwise, 130 at Ctrl-C.
 
@@ -74,8 +78,13 @@ def watch_run(backend: Backend, handle: Handle, *, only_new: bool = False) -> in
 
 def _follow(backend: Backend, handle: Handle, follower: Follower, screen: _Lines) -> Status:
     seen = ""
+    queueing = queueing_of(backend, handle)
     # The state first: lines written before the run ended are then read below.
     for status in states(backend, handle):
+        if queueing is not None and queueing.is_over(status, time.time()):
+            screen.say(f"{handle.run} {queueing.words(time.time())}: it is cancelled")
+            screen.say(backend.cancel(handle, now=True))
+            queueing = None  # asked for once
         for line in follower.lines():
             screen.show(line)
         words = f"{handle.run}: {status.state.name}" + (

@@ -10,7 +10,7 @@ MINUTE_S = 60
 # From the end of timeouts.shutdown, when node.py kills what has not stopped, to the time limit: for
 # the end to be told. trainer/node.py has the same; on Slurm it is in the lead of --signal.
 LEAVE_S = 30
-HANG_REPORT_S = 30  # from a hang until every rank has said where it is; trainer/watchdog.py
+HANG_REPORT_S = 30  # from a hang until all ranks have said where they are; HANG_GRACE_S of node.py
 
 
 class Timeouts(Part):
@@ -18,8 +18,8 @@ class Timeouts(Part):
 
     queue: Duration | None = Field(
         default=None,
-        description="Longest wait for the scheduler to start the run; none by default. Slurm: "
-        "--deadline; Kubernetes: whoever follows the run cancels it.",
+        description="Longest wait for the scheduler to start the run; none by default. Slurm and "
+        "Kubernetes: whoever follows the run (submit --watch, watch) cancels it then.",
     )
     start: Duration | None = Field(
         default=None,

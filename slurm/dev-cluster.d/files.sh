@@ -3,6 +3,7 @@
 # shellcheck disable=SC2153 # DIR, NODES, GPUS and the others are set there
 
 write_files() {
+  write_networks >"$DIR/networks"
   write_names
   write_gpus
   write_slurm_conf >"$SLURM_CONF"
@@ -12,18 +13,41 @@ write_files() {
   write_clients
 }
 
+# A line for each network: its name, the nodes' interface, the beginnings of hardware, IPv4 and IPv6 addresses.
+write_networks() {
+  local ipv4=$NETWORK fast=$FAST
+  [[ ! $IPV6_ONLY ]] || ipv4=- fast=-
+  echo "net eth0 02:00:00:00:00 $ipv4 $NETWORK6"
+  [[ ! $WITH_FAST ]] || echo "fast fast0 02:00:00:00:01 $fast $FAST6"
+}
+
+# How the daemons find one another: by numbers, since with names each would wait for name servers that are not there.
+address() { # LAST: prints the address of the head (1) or of nodes (11..., or [11-14])
+  if [[ $IPV6_ONLY ]]; then echo "$NETWORK6$1"; else echo "$NETWORK.$1"; fi
+}
+
 write_names() {
-  local i
   {
     printf '127.0.0.1 localhost\n::1 localhost\n'
-    printf '%s head\n%s head-ip6\n' "$NETWORK.1" "${NETWORK6}1"
-    for ((i = 1; i <= NODES; i++)); do
-      [[ $IPV6 ]] || printf '%s node%d\n' "$NETWORK.$((10 + i))" "$i"
-      printf '%s node%d%s\n' "$NETWORK6$((10 + i))" "$i" "${IPV6:+ node$i}-ip6"
-    done
+    [[ $NAMES == none ]] || write_hosts
   } >"$DIR/hosts"
   # No name server: one that cannot be reached costs 10 s for each look-up, and torch looks up each peer's name.
   echo "options timeout:1 attempts:1" >"$DIR/resolv.conf"
+}
+
+write_hosts() { # HOST, HOST-ip6 and with --fast HOST-fast
+  local i host
+  for ((i = 0; i <= NODES; i++)); do
+    if ((i == 0)); then host='1 head'; else host="$((10 + i)) node$i"; fi
+    write_host "$NETWORK" "$NETWORK6" "${host% *}" "${host#* }"
+    echo "$NETWORK6${host% *} ${host#* }-ip6"
+    [[ ! $WITH_FAST ]] || write_host "$FAST" "$FAST6" "${host% *}" "${host#* }-fast"
+  done
+}
+
+write_host() { # IPV4 IPV6 LAST NAME
+  [[ $NAMES == ipv6 ]] || echo "$1.$3 $4"
+  [[ $NAMES == ipv4 ]] || echo "$2$3 $4"
 }
 
 # Fake GPUs: character devices, clones of /dev/null. Slurm counts none without File=, and sets no
@@ -38,11 +62,11 @@ write_gpus() {
   echo "Name=gpu ${GPU_TYPE:+Type=$GPU_TYPE }File=$DIR/dev/nvidia[0-$((GPUS - 1))]" >"$DIR/gres.conf"
 }
 
-# Addresses are given as numbers: with names, each daemon would wait for name servers that are not there.
 write_slurm_conf() {
   cat <<CONF
 ClusterName=dev
-SlurmctldHost=head($NETWORK.1)
+SlurmctldHost=head($(address 1))
+$([[ ! $IPV6_ONLY ]] || echo CommunicationParameters=EnableIPv6,DisableIPv4)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -88,7 +112,7 @@ JobRequeue=1
 PriorityType=priority/basic
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=node[1-$NODES] NodeAddr=$NETWORK.[11-$((10 + NODES))] $(node_size) State=UNKNOWN
+NodeName=node[1-$NODES] NodeAddr=$(address "[11-$((10 + NODES))]") $(node_size) State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 DefaultTime=10 MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF DefaultTime=10 MaxTime=INFINITE State=UP
 ${DEV_CLUSTER_CONF:-}
@@ -106,7 +130,7 @@ write_accounting() {
   [[ $ACCOUNTING ]] || return 0
   cat <<CONF
 AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=$NETWORK.1
+AccountingStorageHost=$(address 1)
 AccountingStoragePass=$DIR/run/munge.sock
 AccountingStorageTRES=gres/gpu
 AccountingStoreFlags=job_script,job_comment
@@ -123,6 +147,8 @@ write_slurmdbd_conf() {
 AuthType=auth/munge
 AuthInfo=socket=$DIR/run/munge.sock
 DbdHost=head
+DbdAddr=$(address 1)
+$([[ ! $IPV6_ONLY ]] || echo CommunicationParameters=EnableIPv6,DisableIPv4)
 SlurmUser=root
 StorageType=accounting_storage/mysql
 StorageHost=127.0.0.1

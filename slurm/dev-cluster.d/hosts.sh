@@ -80,31 +80,44 @@ hold() { # HOST: start its holder
   wait_for 10 test -e "$DIR/run/$1.ready" || die "no namespaces for $1; see $DIR/log/$1.init.log"
 }
 
+give_addresses() { # HOST INTERFACE IPV4 IPV6 LAST
+  [[ $3 == - ]] || inside "$1" ip addr add "$3.$5/24" dev "$2"
+  inside "$1" ip -6 addr add "$4$5/64" dev "$2" nodad || true # a kernel without IPv6
+  inside "$1" ip link set "$2" up
+}
+
 boot_head() {
+  local network ipv4 ipv6
   hold head
-  inside head ip link add br0 type bridge
-  inside head ip addr add "$NETWORK.1/24" dev br0
-  inside head ip -6 addr add "${NETWORK6}1/64" dev br0 nodad || true # a kernel without IPv6
-  inside head ip link set br0 up
+  while read -r network _ _ ipv4 ipv6; do
+    inside head ip link add "$network" type bridge
+    give_addresses head "$network" "$ipv4" "$ipv6" 1
+  done <"$DIR/networks"
   inside head munged --force --socket="$DIR/run/munge.sock" --key-file="$DIR/munge.key" \
-    --pid-file="$DIR/run/munge.own" --log-file="$DIR/log/munge.log" --seed-file="$DIR/run/munge.seed"
+    --pid-file="$DIR/run/munge.own" --log-file="$DIR/log/munge.log" --seed-file="$DIR/run/munge.seed" \
+    2>"$DIR/log/munge-start.log" # it says that it does without its own IPv4 address where there is none
   [[ -z $ACCOUNTING ]] || start_database
   inside head "$(tool slurmctld)" -f "$SLURM_CONF"
 }
 
-boot_node() { # NODE: its holder, a cable to the head's bridge, its addresses, slurmd
-  local node=$1 i=${1#node}
+boot_node() { # NODE: its holder, a cable to each of the head's bridges, its addresses, slurmd
+  local node=$1 network interface hardware ipv4 ipv6
   hold "$node"
-  in_head_network ip link del "cable$i" 2>/dev/null || true # left for a moment after a power failure
-  # The same hardware address after a power failure: the others remember it for a while.
-  in_head_network ip link add "cable$i" type veth \
-    peer name eth0 address "$(printf '02:00:00:00:00:%02x' "$i")" netns "$(pid_of "$node")"
-  in_head_network ip link set "cable$i" master br0 up
-  inside "$node" ip addr add "$NETWORK.$((10 + i))/24" dev eth0
-  inside "$node" ip -6 addr add "$NETWORK6$((10 + i))/64" dev eth0 nodad || true
-  inside "$node" ip link set eth0 up
+  while read -r network interface hardware ipv4 ipv6; do
+    plug "$node" "$network" "$interface" "$hardware"
+    give_addresses "$node" "$interface" "$ipv4" "$ipv6" "$((10 + ${node#node}))"
+  done <"$DIR/networks"
   mkdir -p "$DIR/spool/$node"
   inside "$node" "$(tool slurmd)" -f "$SLURM_CONF" -d "$(tool slurmstepd)"
+}
+
+plug() { # NODE NETWORK INTERFACE HARDWARE
+  local i=${1#node}
+  in_head_network ip link del "$2$i" 2>/dev/null || true # left for a moment after a power failure
+  # The same hardware address after a power failure: the others remember it for a while.
+  in_head_network ip link add "$2$i" type veth \
+    peer name "$3" address "$4:$(printf '%02x' "$i")" netns "$(pid_of "$1")"
+  in_head_network ip link set "$2$i" master "$2" up
 }
 
 # MariaDB without passwords, in the head's own network: nobody else reaches its 127.0.0.1:3306. It is killed with the

@@ -32,7 +32,7 @@ LIMITED = JOB.replace("ranks_per_node: 2}", "ranks_per_node: 2, time_limit: 2m}"
 @pytest.fixture(scope="module")
 def ipv6(short_dir: Path) -> Iterator[Cluster]:
     up = Cluster(short_dir / "six", 2)
-    up.dev("up", "2", "--ipv6", "--until-pid", str(os.getpid()))
+    up.dev("up", "2", "--names", "ipv6", "--until-pid", str(os.getpid()))
     yield up
     up.dev("down", "--purge")
 

@@ -13,7 +13,9 @@ from orchestrator.plan import make_plan
 from orchestrator.profiles import ClusterProfile
 from orchestrator.source import Document
 from orchestrator.spec import JobSpec, resolve_job
+from orchestrator.spec.timeouts import HANG_REPORT_S, LEAVE_S
 from orchestrator.units import format_duration
+from trainer import node
 
 JOB: dict[str, Any] = {
     "name": "demo",
@@ -221,3 +223,7 @@ def test_what_lies_on_the_cpu_needs_a_backend_for_it(backend: str) -> None:
     [fault] = faults(network={"backend": backend}, resources=GPUS, parallelism=parallelism)
     assert fault.key == "parallelism.cpu_offload"
     assert f"{backend} sums on its own devices alone" in fault.message
+
+
+def test_what_the_nodes_take_for_granted_is_counted_with() -> None:
+    assert (node.TIME_LIMIT_MARGIN_S, node.HANG_GRACE_S) == (LEAVE_S, HANG_REPORT_S)

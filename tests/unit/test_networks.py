@@ -82,7 +82,7 @@ def test_the_interface_of_the_profile_says_where_the_nodes_meet() -> None:
     assert batch.own_address(["--interface", "lo"]) == "127.0.0.1"
     assert node.interface_of("127.0.0.1") == node.interface_of("localhost") == "lo"
     assert node.interface_of("no-such-name.invalid") == node.interface_of("192.0.2.77") == ""
-    with pytest.raises(SystemExit, match=r"'eth77' has no address here; interfaces .* lo\b"):
+    with pytest.raises(batch.Refused, match=r"'eth77' has no address here; .* lo: 127\.0\.0\.1"):
         batch.own_address(["--interface", "eth77"])
 
 

@@ -108,6 +108,7 @@ def head() -> Iterator[Head]:
             id="x",
             host="h",
             gpus=0,
+            fault="",
             address="127.0.0.1",
             port=free_port(),
             repeat_codes_from=0,

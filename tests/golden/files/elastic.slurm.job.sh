@@ -42,8 +42,9 @@ else
   # The way to another node: by its name, or where names do not resolve by the address Slurm knows.
   peers=("${hosts[1]}" "$(scontrol show node "${hosts[1]}" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')")
 fi
-read -r head port < <(python3 "$run_dir/launch/batch.py" head \
-  "$attempt_id" "${peers[@]}") || exit 1
+meeting=$(python3 "$run_dir/launch/batch.py" head \
+  "$attempt_id" "${peers[@]}") || exit
+read -r head port <<<"$meeting"
 log "attempt $attempt_id on ${hosts[*]}, meeting at $head port $port"
 
 # A stop is asked for in both ways: the drain file of the newest attempt, which is this job's
@@ -72,6 +73,7 @@ srun --relative=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-
   python3 "$run_dir/launch/node.py" \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes "$nodes" --node-rank-from SLURM_NODEID --nproc-per-node 2 \
+  --backend gloo --preflight routes \
   --head "$head" --port "$port" --id "$attempt_id" \
   --start-timeout-s 602 --shutdown-timeout-s 300 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &

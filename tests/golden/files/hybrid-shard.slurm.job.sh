@@ -34,8 +34,9 @@ restarts=${SLURM_RESTART_COUNT:-0}
 attempt_id=$job.$restarts
 # The way to another node: by its name, or where names do not resolve by the address Slurm knows.
 peers=("${hosts[1]}" "$(scontrol show node "${hosts[1]}" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')")
-read -r head port < <(python3 "$run_dir/launch/batch.py" head \
-  "$attempt_id" "${peers[@]}") || exit 1
+meeting=$(python3 "$run_dir/launch/batch.py" head \
+  "$attempt_id" "${peers[@]}") || exit
+read -r head port <<<"$meeting"
 log "attempt $attempt_id on ${hosts[*]}, meeting at $head port $port"
 
 # A stop is asked for in both ways: the drain file of the newest attempt, which is this job's
@@ -64,6 +65,7 @@ srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
   python3 "$run_dir/launch/node.py" \
   --run-dir "$run_dir" --workdir "$workdir" \
   --nnodes 2 --node-rank-from SLURM_NODEID --nproc-per-node 2 \
+  --backend gloo --preflight routes \
   --head "$head" --port "$port" --id "$attempt_id" \
   --start-timeout-s 602 --shutdown-timeout-s 300 --echo \
   --entry trainer.entry -- --config "$run_dir/rendered/trainer.json" &

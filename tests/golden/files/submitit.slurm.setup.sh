@@ -26,8 +26,9 @@ restarts=${SLURM_RESTART_COUNT:-0}
 attempt_id=$job.$restarts
 # The way to another node: by its name, or where names do not resolve by the address Slurm knows.
 peers=("${hosts[1]}" "$(scontrol show node "${hosts[1]}" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')")
-read -r head port < <(python3 "$run_dir/launch/batch.py" head \
-  "$attempt_id" "${peers[@]}") || exit 1
+meeting=$(python3 "$run_dir/launch/batch.py" head \
+  "$attempt_id" "${peers[@]}") || exit
+read -r head port <<<"$meeting"
 log "attempt $attempt_id on ${hosts[*]}, meeting at $head port $port"
 
 # What teardown.sh asks for: this shell goes on after a TERM, once srun has ended.

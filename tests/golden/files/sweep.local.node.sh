@@ -22,5 +22,6 @@ exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
   --id "$ORCHESTRATE_ID" \
   --start-timeout-s 601 \
   --shutdown-timeout-s 300 \
+  --backend gloo \
   --allow-loopback \
   -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"
