@@ -588,7 +588,10 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
             say(f"waiting for {where}: {last}")
         time.sleep(delay_s)
         delay_s = min(2.0, delay_s * 1.5)
-    raise Leave(EXIT_FAILED, f"no go from {where} within {args.start_timeout_s:g} s: {last}")
+    # Without the interface of the others it may find no way to node 0 to say what is wrong.
+    code = EXIT_CONFIGURATION if args.fault else EXIT_FAILED
+    why = f"{args.host}: {args.fault}" if args.fault else last
+    raise Leave(code, f"no go from {where} within {args.start_timeout_s:g} s: {why}")
 
 
 def await_go(link: Link, signals: Signals, deadline: float) -> Message:
@@ -742,6 +745,15 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
+def first_of_own_name() -> str:
+    """The address that this machine's own name resolves to first, "" without one."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return str(found[0][4][0])
+
+
 def own_of_name(name: str) -> list[str]:
     """The addresses that a name means; raises ValueError unless they are this node's."""
     try:
@@ -785,8 +797,10 @@ def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[s
     interface, found = interface_of(args.rank_address), dict[str, str]()
     if not interface:
         return found
-    # gloo would take what this machine's own name resolves to: nothing, or a loopback address.
-    found["GLOO_SOCKET_IFNAME"] = interface
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. But
+    # of an interface it takes the first address, an IPv4 one, so that the name may serve better.
+    if not (args.address_family and first_of_own_name() == args.rank_address):
+        found["GLOO_SOCKET_IFNAME"] = interface
     if "nccl" in args.backend and (args.interface or args.host_suffix):
         found["NCCL_SOCKET_IFNAME"] = f"={interface}"  # without the mark, the beginning of a name
     if "nccl" in args.backend and args.address_family:
@@ -2134,9 +2148,19 @@ def own_address(args: argparse.Namespace) -> str:
             probe.connect(found[4])
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise Leave(
-            EXIT_FAILED, f"no way from {args.host} to node 0 at {args.head}: {error}"
-        ) from None
+        raise no_way(args, error) from None
+
+
+def no_way(args: argparse.Namespace, error: OSError) -> Leave:
+    """What a node leaves with that has no way to node 0: with what is wrong with itself, if it is
+    to use an interface or a name, and has it not."""
+    text = f"no way from {args.host} to node 0 at {args.head}: {error}"
+    try:
+        if args.interface or args.host_suffix:
+            rank_address(args)
+    except ValueError as fault:
+        return Leave(EXIT_CONFIGURATION, f"{text}: {args.host}: {fault}")
+    return Leave(EXIT_FAILED, text)
 
 
 def is_loopback(name: str) -> bool:

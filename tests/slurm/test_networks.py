@@ -154,7 +154,8 @@ def test_torchrun_on_nodes_without_any_names(both: Probe) -> None:
 
 def refused(both: Probe, network: dict[str, str]) -> str:
     """What the run says that is given up without a second attempt."""
-    handle = both.submit("done", {**ONE_EACH, "network": network})
+    timeouts = {"start": "15s", "shutdown": "60s"}
+    handle = both.submit("done", {**ONE_EACH, "network": network, "timeouts": timeouts})
     both.ends(handle, State.FAILED)
     shown = both.cluster.scontrol(handle.ids["job"])
     assert (shown["ExitCode"], shown["Restarts"]) == ("78:0", "0"), both.logs(handle)
