@@ -188,6 +188,7 @@ def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     """Variables of the user's in the place of what a key of `network` sets."""
     own = own_variables(network_plan(spec, preset, spec.network.interface))
     watched = preset is not None and preset.promises and spec.network.watch != "off"
+    names = {name for _, name, _ in given_variables(spec)}
     for path, name, value in given_variables(spec):
         if name in own and own[name][1] != value:
             key, ours = own[name]
@@ -196,13 +197,21 @@ def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
         elif name in DEBUG_VARIABLES and spec.network.debug != "off":
             message = f"network.debug sets {name} too, and the value here holds"
             yield Problem(path, message, "remove it, or network.debug")
-        elif name == "NCCL_DEBUG" and watched and value.upper() not in REPORTS:
-            yield Problem(
-                path,
-                f"with NCCL_DEBUG {value!r} NCCL does not tell its transports, and network.watch "
-                "compares nothing",
-                "remove it, or write network.watch: off",
-            )
+        elif name == "NCCL_DEBUG" and watched:
+            yield from _report_warnings(path, value, has_file="NCCL_DEBUG_FILE" in names)
+
+
+def _report_warnings(path: KeyPath, value: str, *, has_file: bool) -> Iterator[Problem]:
+    """A value of NCCL_DEBUG with which the trainer finds no report of the transports."""
+    nothing = "and network.watch compares nothing"
+    if value.upper() not in REPORTS:
+        message = f"with NCCL_DEBUG {value!r} NCCL does not tell its transports, {nothing}"
+        yield Problem(path, message, "remove it, or write network.watch: off")
+    elif not has_file:
+        message = "NCCL_DEBUG without NCCL_DEBUG_FILE: what NCCL tells of its transports is in no "
+        message += f"file, {nothing}"
+        fix = "remove it, add NCCL_DEBUG_FILE, or write network.watch: off"
+        yield Problem(path, message, fix)
 
 
 def _local_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:

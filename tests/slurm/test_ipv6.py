@@ -25,7 +25,7 @@ pytestmark = [
 ]
 # Slurm counts limits in minutes and may signal up to one early: 45 s before the end of the second.
 LIMITED = JOB.replace("ranks_per_node: 2}", "ranks_per_node: 2, time_limit: 2m}").replace(
-    "shutdown: 60s", "shutdown: 15s"
+    "step: 5m, shutdown: 60s", "step: 1m, shutdown: 15s"
 )
 
 

@@ -110,6 +110,14 @@ def lines(found: tuple[Fault, ...]) -> list[str]:
             ),
         ),
         (
+            "network: {fabric: infiniband}\nenv: {NCCL_DEBUG: INFO}",
+            (
+                "5:19 env.NCCL_DEBUG: NCCL_DEBUG without NCCL_DEBUG_FILE: what NCCL tells of its "
+                "transports is in no file, and network.watch compares nothing; remove it, add "
+                "NCCL_DEBUG_FILE, or write network.watch: off"
+            ),
+        ),
+        (
             "network: {fabric: infiniband, env: {NCCL_IB_HCA: mlx5_3}}",
             (
                 "4:50 network.env.NCCL_IB_HCA: NCCL_IB_HCA is 'mlx5' in the fabric infiniband (Only"
@@ -215,7 +223,7 @@ def test_an_interface_is_named_for_each_library() -> None:
 def test_the_plan_has_what_a_fabric_needs_of_nodes_and_pods() -> None:
     network = planned("network: {fabric: gcp-rdma}\n").network
     assert network.script == "/usr/local/gib/scripts/set_nccl_env.sh"
-    assert network.library_path == ("/usr/local/gib/lib64",)
+    assert network.library_path[0] == "/usr/local/gib/lib64"
     assert network.promises == ("NET/gIB",)
     pods = planned("network: {fabric: infiniband}\n").network.pods
     assert pods is not None
