@@ -55,7 +55,7 @@ CASES = {
     "L38": "an elastic job is shown Running or Succeeded wrongly",
     "L39": "admitted and suspended, or suspended and shown as running",
     "L40": "64 MB of shared memory",
-    "L41": "locked memory is too small",
+    "L41": "locked memory too small for RDMA",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
