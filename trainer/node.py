@@ -797,8 +797,8 @@ def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[s
     interface, found = interface_of(args.rank_address), dict[str, str]()
     if not interface:
         return found
-    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. Of an
-    # interface it takes the first address, which is an IPv4 one, so that a name may serve better.
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. Of
+    # an interface it takes the first address, an IPv4 one, so that a good name may serve better.
     if not (args.address_family and first_of_own_name() == args.rank_address):
         found["GLOO_SOCKET_IFNAME"] = interface
     if "nccl" in args.backend and (args.interface or args.host_suffix):
