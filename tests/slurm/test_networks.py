@@ -202,7 +202,8 @@ def test_two_cards_in_one_subnet_are_refused_unless_one_is_named(both: Probe) ->
     both.cluster.dev("exec", "node2", "sh", "-c", add)
     try:
         said = refused(both, {"address_family": "ipv4"})
-        handle = both.submit("done", {**ONE_EACH, "network": {"interface": MANAGEMENT}})
+        job = {**ONE_EACH, "launcher": "srun", "network": {"interface": MANAGEMENT}}
+        handle = both.submit("done", job)
         both.ends(handle, State.DONE)
     finally:
         both.cluster.dev("exec", "node2", "ip", "link", "del", "twin0")
@@ -235,11 +236,12 @@ def taken(cluster: Cluster, node: str, port: int) -> Iterator[None]:
 
 @pytest.mark.case("L08")
 def test_a_port_in_use_on_the_first_node_is_passed_over(both: Probe) -> None:
-    handle = both.submit("done", ONE_EACH, options={"hold": None})
+    handle = both.submit("done", {**ONE_EACH, "launcher": "srun"}, options={"hold": None})
     job = handle.ids["job"]
     first = zlib.crc32(f"{job}.0".encode())  # where the script begins to look
     wanted, other = (PORTS[(first + step) % len(PORTS)] for step in (0, 1))
     with taken(both.cluster, "node1", wanted):
         both.cluster.client("scontrol", "release", job)
         both.ends(handle, State.DONE)
-    assert f"meeting at fd77::11 port {other}\n" in both.logs(handle)
+    said = (handle.run_dir / f"logs/slurm-{job}.log").read_text()
+    assert f"meeting at fd77::11 port {other}\n" in said
