@@ -45,13 +45,26 @@ class Script(Part):
 
 class Sidecar(Part):
     """A container that the fabric needs beside the trainer on Kubernetes; the site gives its
-    image."""
+    image. It starts before the trainer and ends after it."""
 
     name: Text = Field(description="Name of the container.")
     capabilities: Texts = Field(default=(), description="Linux capabilities that it needs.")
-    native: bool = Field(
-        default=False, description="Whether it is an init container that goes on running."
+    command: Texts = Field(default=(), description="What it runs; the image's own without it.")
+    args: Texts = Field(default=(), description="Arguments; the site's take their place.")
+    env: dict[str, str] = Field(default_factory=dict, description="Its environment variables.")
+    mounts: dict[str, Text] = Field(
+        default_factory=dict, description="Where it has which of the fabric's volumes."
     )
+    ready_file: Text | None = Field(
+        default=None, description="A file of its own that is there once the trainer may start."
+    )
+
+
+class Folder(Part):
+    """A folder of the node that containers have."""
+
+    path: Text = Field(description="Where it is on the node.")
+    make: bool = Field(default=False, description="Whether it is made where there is none.")
 
 
 class Pods(Part):
@@ -61,6 +74,12 @@ class Pods(Part):
     host_network: bool = Field(default=False, description="Pods use the node's network.")
     extra_resources: dict[str, str] = Field(
         default_factory=dict, description="Extended resources of each pod."
+    )
+    volumes: dict[str, Folder] = Field(
+        default_factory=dict, description="Folders of the node by the name of a volume."
+    )
+    mounts: dict[str, Text] = Field(
+        default_factory=dict, description="Where the trainer has which of these volumes."
     )
     sidecars: Annotated[tuple[Sidecar, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="Containers beside the trainer."

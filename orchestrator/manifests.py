@@ -18,6 +18,7 @@ from orchestrator.queues import (
     pod_annotations,
     pod_labels,
 )
+from orchestrator.sidecars import sidecars
 from orchestrator.volumes import quantity, volumes
 
 Pairs = list[tuple[str, Any]]
@@ -47,7 +48,7 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
         content_hash: of everything rendered; empty while that is not known.
 
     Raises:
-        UserError: the files do not fit into a ConfigMap.
+        UserError: the files do not fit into a ConfigMap; a side-car without an image.
     """
     _check_size(config)
     return {
@@ -63,6 +64,7 @@ def manifest_values(plan: LaunchPlan, config: dict[str, str], content_hash: str)
         **process(plan, content_hash),
         **_placement(plan),
         **_security(plan),
+        "sidecars": sidecars(plan),
         "volumes": volumes(plan),
     }
 
@@ -105,13 +107,15 @@ def _limits(plan: LaunchPlan) -> dict[str, Any]:
     """Times and restarts."""
     grace_s = plan.shutdown_timeout_s + AFTER_SHUTDOWN_S
     limit_s, deadline_s = plan.time_limit_s, plan.deadline_s
-    starts = plan.failures + plan.requeues
+    # An attempt may be preceded by as many starts without one as there may be failures.
+    starts = (plan.failures + plan.requeues + 1) * (plan.failures + 1)
     return {
         "grace_s": grace_s,
-        "pod_deadline_s": limit_s and limit_s + AFTER_SHUTDOWN_S,
+        # Kubernetes counts from before the image is there, the node from its own start.
+        "pod_deadline_s": limit_s and limit_s + plan.start_timeout_s + AFTER_SHUTDOWN_S,
         "object_deadline_s": limit_s and deadline_s and deadline_s + limit_s + grace_s,
-        "backoff_limit": min((starts + 1) * plan.num_nodes, MAX_INT32),
-        "max_restarts": min(starts, MAX_INT32),
+        "backoff_limit": min(starts * plan.num_nodes, MAX_INT32),
+        "max_restarts": min(starts - 1, MAX_INT32),
     }
 
 

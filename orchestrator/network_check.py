@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.errors import Fault, UserError
+from orchestrator.fabric_pods import pods_problems
 from orchestrator.network_plan import (
     backend_of,
     is_for,
@@ -17,6 +18,7 @@ from orchestrator.network_plan import (
     preset_of,
 )
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
@@ -52,7 +54,11 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
         preset = preset_of(spec)
     except UserError as error:
         return Judged((job.fault(Problem(FABRIC, str(error))),), tuple(names))
-    faults = [*_fabric_faults(spec, preset), *_timeout_faults(spec, preset)]
+    faults = [
+        *_fabric_faults(spec, preset),
+        *_timeout_faults(spec, preset),
+        *_pods_faults(spec, preset, profile),
+    ]
     warnings = [
         *_unused_warnings(spec, preset),
         *_preset_warnings(spec, preset),
@@ -109,6 +115,15 @@ def _fabric_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
             "remove backend, or write network.fabric: null",
             involves=(FABRIC,),
         )
+
+
+def _pods_faults(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
+    if preset is None or profile.target not in KUBERNETES_TARGETS:
+        return
+    if is_for(preset, backend_of(spec, preset)):
+        yield from pods_problems(spec.kubernetes, preset)
 
 
 def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:

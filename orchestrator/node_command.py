@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, NamedTuple
 
+from orchestrator.node_network import network_arguments
 from orchestrator.plan import LaunchPlan
 
 CONFIG_FOLDER = "/orchestrate"
@@ -58,16 +59,16 @@ def process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
     variables = {**OWN_VARIABLES, **dict(plan.env)}
     return {
         "image": kubernetes.image_name,
-        "command": [_kept(word) for word in command],
+        "command": [kept(word) for word in command],
         "arguments": lambda rank: arguments(plan, rank, content_hash),
-        "variables": [(name, _kept(value)) for name, value in sorted(variables.items())],
+        "variables": [(name, kept(value)) for name, value in sorted(variables.items())],
         "secret_variables": sorted(kubernetes.secret_env.items()),
     }
 
 
-def _kept(text: str) -> str:
-    """`text` as the kubelet leaves it: `$(NAME)` becomes a variable's value otherwise, and `$$` one
-    dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
+def kept(text: str) -> str:
+    """Return what the kubelet turns into `text`: to it `$(NAME)` is a variable's value, and `$$`
+    one dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
     return text.replace("$", "$$")
 
 
@@ -80,9 +81,10 @@ def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
     """
     run_dir = f"{plan.runs_root.rstrip('/')}/{plan.name}"
     words = [
-        *("--run-dir", _kept(run_dir), "--make-run-dir"),
-        *("--workdir", _kept(plan.kubernetes.workdir)),
+        *("--run-dir", kept(run_dir), "--make-run-dir"),
+        *("--workdir", kept(plan.kubernetes.workdir)),
         *_nodes(plan, rank),
+        *map(kept, network_arguments(plan)),
         *("--head", head(plan), "--address", "$(ORCHESTRATE_POD_IP)"),
         *("--port", port(plan), "--id", f"{plan.name}-{content_hash[:8]}"),
         *("--start-timeout-s", plan.start_timeout_s),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
+from orchestrator.fabric_pods import with_fabric
 from orchestrator.network_plan import NetworkPlan, network_plan, preset_of, variables
 from orchestrator.trainer_config import trainer_config
 
@@ -177,7 +178,7 @@ def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
         time_limit_s=spec.resources.time_limit,
         after=tuple(sorted(spec.after.items())),
         slurm=spec.slurm,
-        kubernetes=spec.kubernetes,
+        kubernetes=with_fabric(spec.kubernetes, network.pods),
         runs_root=profile.runs_root,
         trainer=trainer_config(spec, network, profile.mtbf_s(spec.resources.max_nodes)),
     )

@@ -146,16 +146,22 @@ def _one_of(globs: Sequence[str]) -> str:
 
 
 def _image(policy: Policy, spec: JobSpec, target: str) -> Iterator[_Breach]:
-    path, image = IMAGE, spec.kubernetes.image_name
-    if target not in KUBERNETES_TARGETS:
-        container = spec.slurm.container if target == "slurm" else None
-        if container is None:
-            return
-        path, image = ("slurm", "container", "image"), container.image
     globs = policy.allowed_images
-    if globs is not None and not _matches(image, globs):
-        given = f"the image {quoted(image, 80)} is not allowed"
-        yield _Breach("allowed_images", path, given, _one_of(globs))
+    if globs is None:
+        return
+    for path, image in _images_of(spec, target):
+        if not _matches(image, globs):
+            given = f"the image {quoted(image, 80)} is not allowed"
+            yield _Breach("allowed_images", path, given, _one_of(globs))
+
+
+def _images_of(spec: JobSpec, target: str) -> Iterator[tuple[KeyPath, str]]:
+    if target == "slurm" and spec.slurm.container is not None:
+        yield ("slurm", "container", "image"), spec.slurm.container.image
+    if target in KUBERNETES_TARGETS:
+        yield IMAGE, spec.kubernetes.image_name
+        for name, sidecar in spec.kubernetes.sidecars.items():
+            yield ("kubernetes", "sidecars", name, "image"), sidecar.image
 
 
 def _queues(policy: Policy, spec: JobSpec, target: str) -> Iterator[_Breach]:

@@ -18,6 +18,7 @@ from orchestrator.errors import printable, quoted
 Entry = dict[str, Any]
 MAX_COUNT = 2**63 - 1
 SAMPLE_LINES = 100
+MOST_FAULTS = 8  # of the network that are shown
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,12 @@ def is_step(entry: Entry) -> bool:
 
 def describe_entry(entry: Entry) -> str | None:
     """One line for a person about one metrics line; None for one that says nothing new."""
-    words = _WORDS.get(_event(entry))
-    return printable(words(entry)) if words is not None else None
+    words = _WORDS.get(_event(entry), _no_words)(entry)
+    return None if words is None else printable(words)
+
+
+def _no_words(_entry: Entry) -> None:
+    return None
 
 
 def _step_words(entry: Entry) -> str:
@@ -175,6 +180,18 @@ def _change_words(change: Entry) -> str:
     return f"{key} was {_short(change.get('old'))} and is {_short(change.get('new'))}"
 
 
+def _network_words(entry: Entry) -> str | None:
+    """What goes against the promises; what agrees with them, where there are some."""
+    faults, transports = entry.get("faults"), entry.get("transports")
+    if entry.get("agrees") is False and isinstance(faults, list):
+        said = "; ".join(fault for fault in faults[:MOST_FAULTS] if isinstance(fault, str))
+        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+        return f"{_at(entry)}  the network is not used as promised: {said}{more}"
+    if entry.get("agrees") is True and entry.get("promised") and isinstance(transports, dict):
+        return f"{_at(entry)}  the network is used as promised: {', '.join(transports)}"
+    return None
+
+
 def _short(value: Any) -> str:
     try:
         return quoted(json.dumps(value))[1:-1]
@@ -182,7 +199,7 @@ def _short(value: Any) -> str:
         return "..."
 
 
-_WORDS: dict[str, Callable[[Entry], str]] = {
+_WORDS: dict[str, Callable[[Entry], str | None]] = {
     "step": _step_words,
     "start": _start_words,
     "validation": _validation_words,
@@ -191,6 +208,7 @@ _WORDS: dict[str, Callable[[Entry], str]] = {
     "broken": _broken_words,
     "skipped": _skipped_words,
     "changed": _changed_words,
+    "network": _network_words,
 }
 
 

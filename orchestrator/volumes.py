@@ -1,11 +1,16 @@
-"""The volumes of a pod: configuration, run folder, memory, and those that the site names."""
+"""The volumes of a pod: configuration, run folder, memory, those that the site names, and the
+fabric's."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.plan import LaunchPlan
 from orchestrator.spec.kubernetes import Volume
+
+if TYPE_CHECKING:
+    from orchestrator.fabrics import Pods
 
 
 class PodVolume(NamedTuple):
@@ -13,7 +18,7 @@ class PodVolume(NamedTuple):
 
     Args:
         name: of the volume, within the pod.
-        mount: folder in the pod.
+        mount: folder in the trainer's container; None where that has none of it.
         kind: field of core/v1 Volume.
         source: what that field holds.
         read_only: whether the pod may not write to it.
@@ -21,7 +26,7 @@ class PodVolume(NamedTuple):
     """
 
     name: str
-    mount: str
+    mount: str | None
     kind: str
     source: dict[str, Any]
     read_only: bool = False
@@ -37,7 +42,23 @@ def volumes(plan: LaunchPlan) -> list[PodVolume]:
         _shm(kubernetes.shm_size),
         PodVolume("orchestrate-tmp", "/tmp", "emptyDir", {}),
         *(_mounted(name, v.mount or "", v) for name, v in sorted(kubernetes.volumes.items())),
+        *_fabric_volumes(plan.network.pods),
     ]
+
+
+def fabric_volume(name: str) -> str:
+    """Return the name in the pod of a volume of the fabric's."""
+    return f"orchestrate-fabric-{name}"
+
+
+def _fabric_volumes(pods: Pods | None) -> Iterator[PodVolume]:
+    """Folders of the node with what the fabric has there."""
+    if pods is None:
+        return
+    for name, folder in sorted(pods.volumes.items()):
+        kind = "DirectoryOrCreate" if folder.make else "Directory"
+        source = {"path": folder.path, "type": kind}
+        yield PodVolume(fabric_volume(name), pods.mounts.get(name), "hostPath", source)
 
 
 def _config(name: str) -> PodVolume:

@@ -108,6 +108,7 @@ def classic(
             use_orig_params=True,  # frozen parameters need it
         )
     result = Classic(config, device, sizes, outline, wrapped, bare=model)
+    result.groups = [] if mesh is None else mesh.get_all_groups()
     result.shard = dist.get_rank() % sizes.shard
     result.names = names
     group = None if mesh is None else mesh.get_group("shard")

@@ -25,6 +25,7 @@ ERRORS_DIR = "errors"
 DRAIN_FILE = "drain"
 HANG_FILE = "hang"
 HANGS_DIR = "hangs"
+NETWORK_DIR = "network"
 OUTCOME_FILE = "outcome.json"
 METRICS_FILE = "metrics.jsonl"
 GRACE_FILE = "grace.json"
@@ -38,6 +39,12 @@ KIND_CONFIGURATION = "configuration"
 KIND_FAILURE = "failure"
 KIND_HANG = "hang"
 VERSION = 1
+
+# By which torch 2.13 knows a variable, too: c10d's ProcessGroupNCCL.hpp, FlightRecorder.hpp.
+OLDER_NAMES = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
 
 
 class ConfigurationError(Exception):
@@ -108,6 +115,11 @@ class Contract:
     def hangs_dir(self) -> Path:
         """Where each rank was when the attempt hung."""
         return self.attempt_dir / HANGS_DIR
+
+    @property
+    def network_dir(self) -> Path:
+        """What the communication library says of itself."""
+        return self.attempt_dir / NETWORK_DIR
 
     @property
     def metrics_file(self) -> Path:
@@ -181,7 +193,19 @@ def record_collectives(entries: int) -> None:
     """Let torch's flight recorder keep the last `entries` collectives, unless the user has said
     how many; before the process group is made. (torch 2.13, FlightRecorder.hpp)
     """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(entries))
+    suggest_variables({"TORCH_FR_BUFFER_SIZE": str(entries)})
+
+
+def suggest_variables(variables: Mapping[str, str]) -> None:
+    """Set variables for the libraries in this process, unless the user has set them."""
+    for name, value in variables.items():
+        if OLDER_NAMES.get(name, name) not in os.environ:
+            os.environ.setdefault(name, value)
+
+
+def given_variable(name: str) -> str:
+    """The value of a variable, "" where it is not set."""
+    return os.environ.get(name, "")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.config import TrainerConfig
 from trainer.contract import Contract
-from trainer.limits import group_timeout_s
+from trainer.limits import batch_wait_s
 from trainer.parallelized import Parallelized
 from trainer.sample_log import SampleLog
 from trainer.samples import Indices, Samples, SampleStream, train_batches
@@ -46,7 +46,7 @@ class Feed:
             samples if self._log is None else Numbered(samples),
             self._stream,
             config.data.workers,
-            timeout_s=group_timeout_s(config),
+            timeout_s=batch_wait_s(config),
             pin=device.type == "cuda",
             rank=contract.rank,
         )

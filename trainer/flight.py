@@ -15,6 +15,7 @@ from trainer import phase
 from trainer.checkpoint import Files, Manifest, error_behind
 from trainer.config import TrainerConfig
 from trainer.contract import Contract, Superseded
+from trainer.limits import SAVE_GRACE_S
 from trainer.peers import Peers, some
 from trainer.pruning import prune
 from trainer.staging import Staged
@@ -31,8 +32,6 @@ if TYPE_CHECKING:  # torch's part of it takes time to import
     from trainer.shards import Parts
 
 T = TypeVar("T")
-# A thread that is late ends by itself, with a better message; so it gets this much more.
-GRACE_S = 5.0
 BEAT_S = 1.0  # from one sign of progress to the next while the main thread waits
 
 
@@ -117,13 +116,17 @@ class Flight:
     def wait(self) -> None:
         """Return once it is published; raise what stopped it, the same on all ranks."""
         began = perf_counter()
-        self.join(self._deadline - monotonic() + GRACE_S)
+        # A thread that is late ends by itself, with a better message; so it gets this much more.
+        self.join(self._deadline - monotonic() + SAVE_GRACE_S)
+        if self._peers.waiting:
+            self.join(SAVE_GRACE_S)  # the rank that it waits for has ended by then, and said why
         if self._thread is not None:
             self.blocked_s += perf_counter() - began
         if self.published:
             self.join(self._peers.timeout_s)  # old ones are being removed, which has time
         if self._thread is not None and self._thread.is_alive():
-            raise TookTooLong(self._late(f"{self._peers.me}: the disk does not answer"))
+            what = "the other ranks do" if self._peers.waiting else "the disk does"
+            raise TookTooLong(self._late(f"{self._peers.me}: {what} not answer"))
         if self._error is not None:
             raise self._error
 

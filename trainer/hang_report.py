@@ -90,18 +90,24 @@ def _written_stacks(path: Path) -> str:
 
 def _recorded(path: Path, nccl: bool) -> list[Group]:
     """The groups as the flight recorder has them, which goes into the file `path`."""
-    name = "_dump_nccl_trace" if nccl else "_dump_fr_trace"
-    # No import: where torch has not been loaded yet, the main thread may be at it.
-    torch_c = sys.modules.get("torch._C._distributed_c10d")
-    dump: Callable[[bool, bool, bool], bytes] | None = getattr(torch_c, name, None)
-    if dump is None:
+    raw = flight_record(nccl)
+    if not raw:
         return []
-    raw = dump(True, True, False)  # with collectives, with stacks, not the active ones alone
     path.write_bytes(raw)
     main = threading.main_thread()
     # Threads of torch's own, as autograd's, belong to the training: Python does not list them.
     aside = {str(thread.ident) for thread in threading.enumerate() if thread is not main}
     return summary(pickle.loads(raw).get("entries", []), aside)
+
+
+def flight_record(nccl: bool) -> bytes:
+    """What torch's flight recorder has, a pickle; nothing where torch is not there yet."""
+    name = "_dump_nccl_trace" if nccl else "_dump_fr_trace"
+    # No import: where torch has not been loaded yet, the main thread may be at it.
+    torch_c = sys.modules.get("torch._C._distributed_c10d")
+    dump: Callable[[bool, bool, bool], bytes] | None = getattr(torch_c, name, None)
+    # With collectives, with stacks, not the active ones alone.
+    return b"" if dump is None else dump(True, True, False)
 
 
 def summary(entries: list[dict[str, Any]], aside: Collection[str] = ()) -> list[Group]:

@@ -20,7 +20,9 @@ from trainer.evaluation import batches_of, validation_totals
 from trainer.feed import Feed
 from trainer.grace import Grace
 from trainer.ledger import Ledger
+from trainer.limits import Patience
 from trainer.metrics import Clock, Metrics
+from trainer.network_proof import Proof
 from trainer.nonfinite import Fault, Guard, diverged
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
 from trainer.parallel import parallelize, split
@@ -75,6 +77,7 @@ class Trainer:
         self._batches = Feed(
             config, contract, self.corpus.train, self.parallel, self.progress.samples, device
         )
+        self._patience = Patience(config, self.parallel.groups)
         self._guard = Guard(self.optimizer)
         self.metrics = Metrics(contract, config.logging.tensorboard, self.progress.step)
         self._reporter = Reporter(
@@ -85,13 +88,16 @@ class Trainer:
         self.due = Due(config.checkpoint)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
+        self._proof = Proof(config, contract, self.peers, self.metrics)
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
         progress, config = self.progress, self.config
+        phase.first_step = progress.step
         stopping = self._evaluation_due() and not self._evaluate()
         while not stopping and progress.step < config.steps:
             agreed = self.advance()
+            self._proof.after_step(self.progress.step)
             stopping = agreed == "stop"
             self._check_replicas()
             if not stopping and self._evaluation_due():
@@ -102,6 +108,7 @@ class Trainer:
 
     def advance(self) -> Agreed | None:
         """One step with what goes with every step; what all ranks do after it."""
+        self.wait_for("step")
         save_due = self.contract.rank == 0 and self.due.now()
         self.stop.before_step(self.progress.step + 1, save_due)
         loss = self._train_step()
@@ -109,6 +116,10 @@ class Trainer:
         if self._reporter.add(loss, self.progress.step) and self._end_interval():
             self._report()
         return self.stop.after_step(self.progress.step)
+
+    def wait_for(self, name: str) -> None:
+        """The phase `name` begins: so long may collectives wait for another rank."""
+        self._patience.begin(name, self.progress.step)
 
     def _train_step(self) -> Tensor:
         """One optimizer step; returns its loss, a scalar of this rank's samples."""
@@ -205,6 +216,7 @@ class Trainer:
         """
         progress = self.progress
         phase.enter("evaluation", progress.step)
+        self.wait_for("evaluation")
         began = perf_counter()
         totals = self._validation_totals()
         dist.all_reduce(totals)
@@ -243,6 +255,7 @@ class Trainer:
         self._report()
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
+        self.wait_for("save")
         began = perf_counter()
         self.saver.save(self.progress, final=final)
         blocked_s = perf_counter() - began

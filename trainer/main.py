@@ -28,6 +28,7 @@ from trainer.contract import (
     record_collectives,
 )
 from trainer.elastic import for_world
+from trainer.library_log import RECORDED_COLLECTIVES, kept
 from trainer.limits import group_timeout_s
 from trainer.watchdog import Watchdog
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:  # torch takes a second to import; a fault in the configuratio
 START_GRACE_S = 5.0
 SAMPLE_BYTES = 200
 PROMPT_TOKENS = 32
-RECORDED_COLLECTIVES = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,13 +88,14 @@ def run(config_file: Path, contract: Contract) -> None:
 
 def _train(config: TrainerConfig, contract: Contract) -> None:
     signals.handle()
-    phase.enter("start", 0)
     watchdog = Watchdog(config, contract)
     watchdog.start()
     try:
-        device = _device(config, contract)
-        with process_group(config, contract) as store:
-            _train_in_group(config, contract, store, device)
+        phase.enter("start", 0)
+        with kept(config, contract):
+            device = _device(config, contract)
+            with process_group(config, contract) as store:
+                _train_in_group(config, contract, store, device)
     finally:
         watchdog.finish()
 
@@ -115,6 +116,7 @@ def _train_in_group(
         _announce(trainer)
         outcome = trainer.run()
         phase.enter("exit", trainer.progress.step)
+        trainer.wait_for("exit")
         if contract.rank == 0:
             _finish(trainer, outcome)
 
@@ -162,15 +164,19 @@ def _device(config: TrainerConfig, contract: Contract) -> torch.device:
 def process_group(config: TrainerConfig, contract: Contract) -> Iterator[Store]:
     """The default process group while the block runs; gives the rendezvous store.
 
-    group_timeout_s is the longest wait for the other ranks, here and in every collective. Nothing
-    that holds the group, as a DDP model does, may outlive the block: such a holder would end the
-    group with Python's lock held and wait for threads that may need the lock.
+    group_timeout_s is the longest wait for the other ranks, here and in every collective until the
+    first step is over. Nothing that holds the group, as a DDP model does, may outlive the block:
+    such a holder would end the group with Python's lock held and wait for threads that may need
+    the lock.
     """
     import torch.distributed as dist
+    from torch._C._distributed_c10d import set_debug_level_from_env
     from torch.distributed.rendezvous import rendezvous
 
     record_collectives(RECORDED_COLLECTIVES)
+    set_debug_level_from_env()  # it was read when torch was imported
     timeout = datetime.timedelta(seconds=group_timeout_s(config))
+    phase.enter("rendezvous", 0)
     with signals.limited(START_GRACE_S, lambda: _leave_alone(contract)):
         store, rank, world_size = next(rendezvous("env://", timeout=timeout))
         if (rank, world_size) != (contract.rank, contract.world_size):

@@ -651,9 +651,10 @@ def make_ready(args: argparse.Namespace) -> str:
     put_in_front(args.library_path)
     try:
         args.rank_address = rank_address(args)
-        faults += [PREFLIGHT[item](args) for item in args.preflight]
     except ValueError as error:
         faults.append(str(error))
+    faults += ["" if args.interface else names_nothing(args)]  # the job's variables repeat it
+    faults += [PREFLIGHT[item](args) for item in args.preflight]
     fault = "; ".join(filter(None, faults))
     if fault:
         say(f"{args.host}: {fault}")
@@ -797,8 +798,8 @@ def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[s
     interface, found = interface_of(args.rank_address), dict[str, str]()
     if not interface:
         return found
-    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. Of
-    # an interface it takes the first address, an IPv4 one, so that a good name may serve better.
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. But
+    # of an interface it takes the first address, an IPv4 one, so that the name may serve better.
     if not (args.address_family and first_of_own_name() == args.rank_address):
         found["GLOO_SOCKET_IFNAME"] = interface
     if "nccl" in args.backend and (args.interface or args.host_suffix):
@@ -812,6 +813,29 @@ def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[s
     if args.backend == "hccl" and given.get("HCCL_SOCKET_IFNAME", exact) in (interface, exact):
         found |= {"HCCL_SOCKET_IFNAME": exact, "HCCL_IF_IP": args.rank_address}
     return found
+
+
+def names_nothing(args: argparse.Namespace) -> str:
+    """Which variable of the job names interfaces that are not here, or "": the library would fail
+    with a text of its own, and the attempt be repeated."""
+    libraries = ["GLOO_SOCKET_IFNAME"] + ["NCCL_SOCKET_IFNAME"] * ("nccl" in args.backend)
+    for name in libraries:
+        value = os.environ.get(name, "")
+        if value and not value.startswith("^") and not is_here(value, name.startswith("GLOO")):
+            text = f"{name} is {value!r}, and no interface here is called so"
+            return f"{text}; interfaces of this node: {interface_words()}"
+    return ""
+
+
+def is_here(value: str, is_gloo: bool) -> bool:
+    """Whether this machine has what a library is given as names of interfaces. gloo uses each of
+    them; NCCL one or more, and each is the beginning of a name unless "=" comes first."""
+    here, wanted = list(interfaces()), value.removeprefix("=").split(",")
+    if is_gloo:
+        return all(name in here for name in wanted)
+    if value.startswith("="):
+        return any(name.partition(":")[0] in here for name in wanted)
+    return any(name.startswith(part.partition(":")[0]) for part in wanted for name in here)
 
 
 def interface_of(name: str) -> str:
@@ -2091,7 +2115,7 @@ def check(args: argparse.Namespace) -> str:
         # its address.
         for name in (args.address,) if args.node_rank == 0 else (args.head, args.address):
             if is_loopback(name):
-                return f"{name} is a loopback address: no other machine can reach it"
+                return f"on {args.host} {name} is a loopback address: no other machine can reach it"
     return ""
 
 

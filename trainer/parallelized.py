@@ -62,6 +62,7 @@ class Parallelized:
         shard: the number of the part of each parameter that this rank holds, where parts are plain
             tensors; ranks with the same number are replicas.
         scaler: the factor of the loss under fp16, None otherwise.
+        groups: those of its mesh, beside that of all ranks.
     """
 
     in_lockstep = False
@@ -85,6 +86,7 @@ class Parallelized:
         self.named = [Named(clean(name), p) for name, p in self.module.named_parameters()]
         self.trainable = [p for _, p in self.named if p.requires_grad]
         self.scaler = LossScaler(device) if config.parallelism.precision == "fp16" else None
+        self.groups: list[dist.ProcessGroup] = []
         self.layout: full_state.Layout = full_state.Described()
         self._gradient = GradientNorm(self.trainable, self._copies())
 

@@ -7,13 +7,16 @@ write longer than for a step.
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+
+from trainer.limits import MARGIN_S
 
 T = TypeVar("T")
 NAMES_SHOWN = 8
@@ -37,15 +40,19 @@ class Member:
 class Peers:
     """All ranks, over gloo. Every rank must make it at the same point, and early.
 
-    timeout_s: the longest wait for the others in one exchange, in seconds. Not for two threads at
-    the same time.
+    timeout_s: how long what is exchanged may take on each rank, in seconds; the others wait for it
+    a minute longer, in which the watchdog says who is late. Not for two threads at the same time.
+
+    Attributes:
+        waiting: whether an exchange is going on.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.size = dist.get_world_size()
         self.me = Member(dist.get_rank(), socket.gethostname())
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s + MARGIN_S))
+        self.waiting = False
 
     def patience_s(self, wanted_s: float) -> float:
         """How long a rank may look for something: the others wait for it in the next exchange."""
@@ -62,20 +69,26 @@ class Peers:
         what: what the ranks are at, for the message of NoAnswer.
         """
         items: list[T] = [item] * self.size
-        try:
+        with self._waiting_for(what):
             dist.all_gather_object(items, item, group=self.group)
-        except RuntimeError as error:
-            raise self._no_answer(what, error) from error
         return items
 
     def gather(self, item: object, what: str) -> list[Any] | None:
         """The items of all ranks in their order, on rank 0; None on the others."""
         items: list[Any] | None = [None] * self.size if self.first else None
-        try:
+        with self._waiting_for(what):
             dist.gather_object(item, items, group=self.group)
+        return items
+
+    @contextlib.contextmanager
+    def _waiting_for(self, what: str) -> Iterator[None]:
+        self.waiting = True
+        try:
+            yield
         except RuntimeError as error:
             raise self._no_answer(what, error) from error
-        return items
+        finally:
+            self.waiting = False
 
     def _no_answer(self, what: str, error: Exception) -> NoAnswer:
         return NoAnswer(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-PHASES = ("start", "load", "restore", "data", "step", "evaluation", "save", "publish", "prune",
-          "exit")  # fmt: skip
+PHASES = ("start", "rendezvous", "load", "restore", "data", "step", "evaluation", "save", "publish",
+          "prune", "exit")  # fmt: skip
 
 
 class Phase(NamedTuple):
@@ -24,6 +24,7 @@ Listener = Callable[[str, int], None]
 
 current = Phase("start", 0)
 beats = 0  # grows with each sign of progress
+first_step: int | None = None  # steps done before this attempt's first; None until it begins
 listeners: list[Listener] = []
 
 

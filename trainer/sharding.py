@@ -82,7 +82,9 @@ def sharded(
     home = torch.device("cpu") if parallelism.cpu_offload else device
     start.put_into(model, home, device)
     cast_buffers(model, parallelism.buffers)
-    return Sharded(config, device, sizes, outline, model)
+    result = Sharded(config, device, sizes, outline, model)
+    result.groups = mesh.get_all_groups()
+    return result
 
 
 def _shard(

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.hang_report import Group, Place, Report
+from trainer.limits import SAVING
 
-SAVING = ("save", "publish", "prune")
+# A rank that waits for the others before there is a group to record it.
+RENDEZVOUS = Group("of all ranks", 1, 1, "the rendezvous")
 MOST_RANKS = 64  # that are described one by one
 
 
@@ -24,15 +26,22 @@ class Verdict:
     host: str
 
 
-def judge(num_ranks: int, reports: Mapping[int, Report], places: Mapping[int, Place]) -> Verdict:
-    """Compare what `num_ranks` ranks (reports) and node.py for them (places) have told."""
+def judge(
+    num_ranks: int, reports: Mapping[int, Report], places: Mapping[int, Place], why: str = ""
+) -> Verdict:
+    """Compare what `num_ranks` ranks (reports) and node.py for them (places) have told.
+
+    why: the limit that a rank has exceeded, in words; "" if none of them has said.
+    """
     ranks = range(num_ranks)
     missing = [r for r in ranks if _is_missing(reports.get(r), places.get(r))]
     # Ranks that others set free, by being continued for their stacks, may compute by now.
     sure = [r for r in missing if r not in reports or (r in places and _is_stopped(places[r]))]
     missing = sure or missing
     longest = max(reports.values(), key=lambda report: report.quiet_s, default=None)
-    since = f"no progress for {longest.quiet_s:g} s in {_when(longest)}" if longest else "a hang"
+    if longest and not why:
+        why = f"no progress for {longest.quiet_s:g} s in {when(longest.phase, longest.step)}"
+    since = why or "a hang"
     lines = [_line(r, reports.get(r), places.get(r)) for r in _chosen(missing, ranks)]
     detail = "\n".join(lines)
     if not missing:
@@ -58,6 +67,8 @@ def _is_stopped(place: Place) -> bool:
 
 def _own_groups(report: Report) -> Iterable[Group]:
     """The groups in which the main thread of a rank may wait."""
+    if report.phase == "rendezvous":
+        return [RENDEZVOUS]
     if report.phase in SAVING:
         return report.groups
     return (group for group in report.groups if not group.aside)
@@ -70,12 +81,18 @@ def _waited_for(missing: list[int], reports: Mapping[int, Report]) -> str:
     if group is None:
         return ""
     here = [r for r, report in reports.items() if r not in missing and _waits(report, group)]
-    words = f"{group.operation} #{group.waits_in} of group {group.name}"
-    return f"{words}, where {_named(here)} {'waits' if len(here) == 1 else 'wait'}"
+    return f"{_collective(group)}, where {_named(here)} {'waits' if len(here) == 1 else 'wait'}"
 
 
 def _waits(report: Report, wanted: Group) -> bool:
-    return any((g.name, g.waits_in) == (wanted.name, wanted.waits_in) for g in report.groups)
+    groups = (*report.groups, *_own_groups(report))
+    return any((g.name, g.waits_in) == (wanted.name, wanted.waits_in) for g in groups)
+
+
+def _collective(group: Group) -> str:
+    if group is RENDEZVOUS:
+        return group.operation
+    return f"{group.operation} #{group.waits_in} of group {group.name}"
 
 
 def _mismatch(reports: Mapping[int, Report]) -> str:
@@ -84,8 +101,7 @@ def _mismatch(reports: Mapping[int, Report]) -> str:
     for rank, report in reports.items():
         for group in _own_groups(report):
             if group.waits_in is not None:
-                words = f"{group.operation} #{group.waits_in} of group {group.name}"
-                held.setdefault(words, []).append(rank)
+                held.setdefault(_collective(group), []).append(rank)
     waits = "; ".join(f"{_named(ranks)} in {words}" for words, ranks in held.items())
     if len(held) == 1:
         return f"all ranks are in the same collective ({waits}): look at the network"
@@ -119,7 +135,7 @@ def _line(rank: int, report: Report | None, place: Place | None) -> str:
     waits = [g for g in report.groups if g.waits_in is not None]
     words = [f"waits in {g.operation} #{g.waits_in} of group {g.name}" for g in waits]
     words += [f"last was #{g.last} of group {g.name}" for g in report.groups if g not in waits]
-    told = f"{_when(report)}, {report.quiet_s:g} s without progress"
+    told = f"{when(report.phase, report.step)}, {report.quiet_s:g} s without progress"
     return f"rank {rank} ({host}): {'; '.join([told, _doing(report, place), *words])}"
 
 
@@ -128,10 +144,11 @@ def _chosen(missing: list[int], ranks: range) -> list[int]:
     return [*missing, *(r for r in ranks if r not in missing)][:MOST_RANKS]
 
 
-def _when(report: Report) -> str:
-    if report.phase in ("data", "step"):
-        return f"step {report.step + 1}"
-    return f"phase {report.phase} after step {report.step}"
+def when(phase: str, step: int) -> str:
+    """A phase after `step` steps, in words."""
+    if phase in ("data", "step"):
+        return f"step {step + 1}"
+    return f"phase {phase} after step {step}"
 
 
 def _host(report: Report | None, place: Place | None) -> str:

@@ -1,8 +1,9 @@
 """Ends an attempt in which a rank makes no progress, after every rank has told where it is.
 
-A thread of each rank counts the seconds in which the rank's phase did not change or beat. The first
-rank that has had enough makes the mark `attempts/N/hang`; each rank that sees it writes its report
-into `attempts/N/hangs/`, one of them compares the reports (trainer/verdict.py), and all leave.
+A thread of each rank counts the seconds in which the rank's phase did not change or beat, and those
+of the whole stage that it is in (trainer/limits.py). The first rank that has had enough makes the
+mark `attempts/N/hang`; each rank that sees it writes its report into `attempts/N/hangs/`, one of
+them compares the reports (trainer/verdict.py), and all leave.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from trainer import phase
 from trainer.config import TrainerConfig
 from trainer.contract import KIND_HANG, Contract, create_once, write_json
 from trainer.hang_report import Report, num_told, read_places, read_reports, write_report
-from trainer.limits import Limits
+from trainer.limits import Limit, Limits
+from trainer.node import read_json
 from trainer.stacks import Sheet
-from trainer.verdict import Verdict, judge
+from trainer.verdict import Verdict, judge, when
 
 POLL_S = 1.0
 LOOK_S = 0.2  # between two looks for files of other ranks
@@ -40,23 +42,23 @@ class Watchdog(threading.Thread):
         self._sheet = Sheet()
         # At once: what comes first may hold the interpreter already, such as an import from a disk
         # that does not answer.
-        self._sheet.beat(self._limits.of(phase.current, 0))
+        self._stage = self._limits.of(phase.current, None)
+        self._sheet.beat(self._stage.shortest_s)
         self._finished = threading.Event()
-        self._seen, self._beats, self._quiet_s = phase.current, -1, 0.0
-        self._first_step: int | None = None
+        self._seen, self._beats, self._quiet_s, self._whole_s = phase.current, -1, 0.0, 0.0
 
     def run(self) -> None:
         """Look once in POLL_S; a rank that does not run, or a whole job that is suspended, does
         not count the time."""
         while not self._finished.wait(POLL_S):
-            limit_s = self._look()
-            self._sheet.beat(limit_s)
-            hangs = self._quiet_s >= limit_s
+            self._look()
+            self._sheet.beat(self._stage.shortest_s)
+            exceeded = self._stage.exceeded(self._quiet_s, self._whole_s)
             # Not Path.exists, which raises some of what a network file system may say.
-            if hangs or os.path.exists(self._contract.hang_file):
+            if exceeded or os.path.exists(self._contract.hang_file):
                 phase.listeners.append(_hold)
-                if hangs:
-                    self._make_mark()
+                if exceeded:
+                    self._make_mark(exceeded)
                 self._end()
 
     def finish(self) -> None:
@@ -71,18 +73,22 @@ class Watchdog(threading.Thread):
             self.join(2 * POLL_S + REPORTS_S + 2 * VERDICT_S)
         self._finished.set()
 
-    def _look(self) -> float:
-        """Count the time without progress; returns its limit in seconds."""
+    def _look(self) -> None:
+        """Count the time without progress, and the time of the stage."""
         now, beats = phase.current, phase.beats
-        if (now, beats) == (self._seen, self._beats):
-            self._quiet_s += POLL_S
-        else:
-            self._seen, self._beats, self._quiet_s = now, beats, 0.0
-        if now.name == "step" and self._first_step is None:
-            self._first_step = now.step
-        return self._limits.of(now, now.step if self._first_step is None else self._first_step)
+        stage = self._limits.of(now, phase.first_step)
+        # An evaluation after another step is another one, also if nothing was seen in between.
+        same_stage = (stage, now.step) == (self._stage, self._seen.step)
+        self._whole_s = self._whole_s + POLL_S if same_stage else 0.0
+        self._quiet_s = self._quiet_s + POLL_S if (now, beats) == (self._seen, self._beats) else 0.0
+        self._stage, self._seen, self._beats = stage, now, beats
 
-    def _make_mark(self) -> None:
+    def _make_mark(self, exceeded: Limit) -> None:
+        at = when(self._seen.name, self._seen.step)
+        if exceeded is self._stage.whole:
+            why = f"{at} is not over after {self._whole_s:g} s ({exceeded.key})"
+        else:
+            why = f"no progress for {self._quiet_s:g} s in {at} ({exceeded.key})"
         said = {
             "version": 1,
             "rank": self._contract.rank,
@@ -90,6 +96,7 @@ class Watchdog(threading.Thread):
             "phase": self._seen.name,
             "step": self._seen.step,
             "quiet_s": self._quiet_s,
+            "why": why,
         }
         try:
             create_once(self._contract.hang_file, said)
@@ -116,7 +123,8 @@ class Watchdog(threading.Thread):
         contract = self._contract
         self._wait(self._has_all_reports, REPORTS_S)
         reports, places = read_reports(contract.hangs_dir), read_places(contract.hangs_dir)
-        verdict = judge(contract.world_size, reports, places)
+        why = read_json(contract.hang_file).get("why", "")
+        verdict = judge(contract.world_size, reports, places, str(why))
         self._say(f"{verdict.message}\n{verdict.detail}")
         self._record(verdict, reports)
 

@@ -6,6 +6,7 @@ run folder lies on a volume of the pods.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +105,19 @@ class KubernetesBackend:
         order.start()
         words = "continues" if live else "is submitted"
         text = f"{handle.run} {words} as {self.target.kind.name} in {self.cluster.label}"
-        return Submission(handle, True, f"{text}; its folder in the pods is {handle.run_dir}")
+        text += f"; its folder in the pods is {handle.run_dir}"
+        return Submission(handle, True, text + self._resume_words(order))
+
+    def _resume_words(self, order: Order) -> str:
+        """What to do with a run that starts suspended."""
+        if not self.target.is_suspended(order.main):
+            return ""
+        part = json.dumps(self.target.suspension(False), separators=(",", ":"))
+        kind, place = self.target.kind.resource, self.cluster.namespace
+        return (
+            "\nit is suspended (kubernetes.suspend) until somebody says: "
+            f"kubectl patch {kind} {order.name} -n {place} --type merge -p '{part}'"
+        )
 
     def _told(self, order: Order, live: Object, handle: Handle) -> str:
         """Why nothing is started; "" where what is there has ended and makes room.
@@ -147,12 +160,12 @@ class KubernetesBackend:
     def handle(self, run_dir: Path) -> Handle:
         """The handle of a run by its folder's name. Raises UserError if there is no such object."""
         name = run_dir.name
-        try:
-            live = self.cluster.get(self.target.kind, name)
-        except NotThere as error:
+        live = self.cluster.find(self.target.kind, name)
+        if live is None:
             raise UserError(
-                f"no run {name!r}: {error}. `orchestrate list` shows the runs of a cluster profile."
-            ) from None
+                f"no run {name!r}: there is no {self.target.kind.resource} {name} in "
+                f"{self.cluster.label}. `orchestrate list` shows the runs of a cluster profile."
+            )
         check_ours(self.cluster, live, name)
         return self._handle(name, run_dir)
 

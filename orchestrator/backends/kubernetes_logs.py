@@ -25,7 +25,7 @@ LINES_LIMIT = 10_000  # that wait to be shown; then the streams wait
 SILENCE_S = 60.0  # after so long a silence the connection is made anew
 TRIES = 5  # that fail at once, one after the other
 PAUSE_S = 1.0
-REST_TIMEOUT_S = 20.0
+REST_TIMEOUT_S = 60.0  # for streams whose containers have ended to end too
 # How far back a new connection begins: the two streams of a container may be out of order a little.
 OVERLAP_S = 2
 SECONDS_KEPT = 64

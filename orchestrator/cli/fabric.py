@@ -10,7 +10,7 @@ from orchestrator.cli.common import json_option, print_json, say
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
-    from orchestrator.fabrics import Preset, Setting
+    from orchestrator.fabrics import Pods, Preset, Setting
 
 
 @click.group(name="fabric")
@@ -70,9 +70,26 @@ def _described(found: Preset) -> list[str]:
         lines += [f"  source {found.script.path}", f"      {found.script.why}"]
     lines += [f"  {path} in front of LD_LIBRARY_PATH" for path in found.library_path]
     lines += [f"  leave {name}: {why}" for name, why in found.leave.items()]
+    lines += [f"  pods: {need}" for need in _pods(found.kubernetes)]
     if found.promises:
         lines.append(f"  between nodes its library must report one of: {', '.join(found.promises)}")
     return [*lines, *(f"  note: {note}" for note in found.notes)]
+
+
+def _pods(pods: Pods | None) -> list[str]:
+    """What the fabric needs of pods on Kubernetes, in words."""
+    if pods is None:
+        return []
+    lines = ["IPC_LOCK (kubernetes.rdma)"] if pods.rdma else []
+    lines += ["the node's network (kubernetes.host_network)"] if pods.host_network else []
+    lines += [f"{name}: {count} (extra_resources)" for name, count in pods.extra_resources.items()]
+    for name, folder in pods.volumes.items():
+        where = f" at {pods.mounts[name]}" if name in pods.mounts else ""
+        lines.append(f"{folder.path} of the node{where}")
+    for sidecar in pods.sidecars:
+        rights = f" with {', '.join(sidecar.capabilities)}" if sidecar.capabilities else ""
+        lines.append(f"container {sidecar.name}{rights} (kubernetes.sidecars)")
+    return lines
 
 
 def _since(setting: Setting) -> str:

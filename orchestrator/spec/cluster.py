@@ -93,8 +93,8 @@ class Resources(Part):
         default=None,
         description="Longest time that one attempt may run; by default what the site gives. Slurm: "
         "--time; Kubernetes: the attempt saves a checkpoint and leaves in time, "
-        "timeouts.shutdown and 30 s before; activeDeadlineSeconds of the pod a minute after; this "
-        "machine: no limit.",
+        "timeouts.shutdown and 30 s before; activeDeadlineSeconds of the pod timeouts.start and a "
+        "minute after; this machine: no limit.",
     )
     gpu_type: str | None = Field(
         default=None,

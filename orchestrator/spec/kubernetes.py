@@ -9,15 +9,18 @@ from pydantic import BeforeValidator, Field
 
 from orchestrator import __version__
 from orchestrator.spec.base import Duration, Part, Size, TypeWords, as_tuple, section
+from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes_maps import (
     Annotations,
     Labels,
     ResourceCounts,
     Selector,
+    SidecarNames,
     Texts,
     VariableNames,
     VolumeNames,
 )
+from orchestrator.spec.kubernetes_queues import Coscheduling, Kueue, Volcano
 from orchestrator.spec.kubernetes_types import (
     AbsolutePath,
     DnsLabel,
@@ -33,6 +36,7 @@ from orchestrator.spec.kubernetes_types import (
     Program,
     ResourceName,
     SecretKeyName,
+    Words,
 )
 from orchestrator.spec.slurm import Line
 
@@ -129,38 +133,15 @@ class SecretKey(Part):
     key: SecretKeyName = Field(description="Key in it.")
 
 
-class Kueue(Part):
-    """Admission by Kueue."""
+class SidecarImage(Part):
+    """What a container beside the trainer is made of."""
 
-    queue: LabelledName | None = Field(
-        default=None, description="LocalQueue: label kueue.x-k8s.io/queue-name of the object."
+    image: Image = Field(description="Its image.")
+    args: Words | None = Field(
+        default=None, description="Its arguments, in place of those that the fabric gives it."
     )
-    priority: LabelledName | None = Field(
-        default=None, description="WorkloadPriorityClass: label kueue.x-k8s.io/priority-class."
-    )
-    topology: Literal["required", "preferred", "unconstrained"] | None = Field(
-        default=None, description="Which podset topology annotation the pod template gets."
-    )
-    topology_level: LabelKey | None = Field(
-        default=None, description="Node label of the level, for required and preferred."
-    )
-
-
-class Volcano(Part):
-    """Gang scheduling by Volcano."""
-
-    queue: ObjectName | None = Field(default=None, description="Volcano's queue.")
-    priority_class: ObjectName | None = Field(default=None, description="The pod group's priority.")
-
-
-class Coscheduling(Part):
-    """Gang scheduling by the scheduler plug-in of that name."""
-
-    schedule_timeout: Duration | None = Field(
-        default=None, description="How long the gang waits for its last pod."
-    )
-    scheduler: ObjectName | None = Field(
-        default=None, description="schedulerName of the scheduler with the plug-in."
+    env: Environment = Field(
+        default_factory=dict, description="Its environment variables, over the fabric's."
     )
 
 
@@ -213,7 +194,8 @@ class Kubernetes(Part):
     )
     extra_resources: ResourceCounts = Field(
         default_factory=dict,
-        description="More extended resources of each pod, such as rdma/ib: '1'; request = limit.",
+        description="More extended resources of each pod, such as rdma/ib: '1'; request = limit. "
+        "One with a / in its name takes the place of those that the fabric needs.",
     )
     grace: Duration | None = Field(
         default=None,
@@ -221,7 +203,18 @@ class Kubernetes(Part):
         "timeouts.shutdown has to be at most that. By default not checked.",
     )
     rdma: bool = Field(
-        default=False, description="The pods register memory with a network card: IPC_LOCK."
+        default=False,
+        description="The pods register memory with a network card: IPC_LOCK. Without it the fabric "
+        "says.",
+    )
+    sidecars: Annotated[
+        dict[str, SidecarImage],
+        SidecarNames,
+        TypeWords("map of containers to {image, args, env}"),
+    ] = Field(
+        default_factory=dict,
+        description="Containers that the fabric needs beside the trainer, by the name that it has "
+        "for them: orchestrate fabric show NAME.",
     )
     shm_size: Size = Field(
         default=2 * 2**30,
@@ -230,7 +223,8 @@ class Kubernetes(Part):
     )
     host_network: bool = Field(
         default=False,
-        description="The pods use the node's network: hostNetwork and its DNS policy.",
+        description="The pods use the node's network: hostNetwork and its DNS policy. Without it "
+        "the fabric says.",
     )
     node_selector: Selector = Field(default_factory=dict, description="nodeSelector.")
     node_affinity: NodeRequirements = Field(

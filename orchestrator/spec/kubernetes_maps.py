@@ -219,6 +219,22 @@ def _volume_problems(name: str) -> Iterator[Problem]:
         )
 
 
+RUN_CONTAINERS = ("node", "pytorch")  # of the run's own, by target
+
+
+def _sidecar_problems(name: str) -> Iterator[Problem]:
+    if not re.fullmatch(DNS_LABEL, name) or len(name) > 63:
+        yield Problem(
+            (name,),
+            f"{quoted(name)} is no name of a container: at most 63 lower-case letters, digits and "
+            "hyphens, a letter or digit first and last",
+            "take it from orchestrate fabric show",
+            "key",
+        )
+    elif name in RUN_CONTAINERS:
+        yield Problem((name,), "the run's own container has that name", "give it another", "key")
+
+
 def _variable_problems(name: str) -> Iterator[Problem]:
     return variable_problems(name, "")
 
@@ -271,4 +287,5 @@ ResourceCounts = Annotated[
     TypeWords("map of resources to quantities"),
 ]
 VolumeNames = _named(_volume_problems)
+SidecarNames = _named(_sidecar_problems)
 VariableNames = _named(_variable_problems)

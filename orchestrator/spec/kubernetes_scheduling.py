@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from orchestrator.spec.base import KeyPath, Problem
 
 if TYPE_CHECKING:
-    from orchestrator.spec.kubernetes import Kubernetes, Kueue, NodeRequirement, Toleration
+    from orchestrator.spec.kubernetes import Kubernetes, NodeRequirement, Toleration
+    from orchestrator.spec.kubernetes_queues import Kueue
 
 QUEUES = ("kueue", "volcano", "coscheduling")
 

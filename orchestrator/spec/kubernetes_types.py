@@ -85,3 +85,9 @@ Nfs = Annotated[
     TypeWords("NFS export (SERVER:/PATH)"),
 ]
 Program = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$"), TypeWords("path")]
+# A NUL would end it: execve(2).
+Words = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[^\x00]*$")], ...],
+    BeforeValidator(as_tuple),
+    TypeWords("list of texts"),
+]

@@ -155,7 +155,7 @@ def test_after_a_hang_the_end_is_equal(job: Job, straight: Job, act: str) -> Non
     end = read(job.run_dir / "attempts/1/end.json")
     assert (end["code"], end["node"], end["rank"]) == (79, 1, 2)
     assert re.search(
-        r"no progress for .* in step 7: rank 2 .* is missing from .* in act$", end["reason"]
+        r"no progress for .* in step 7 .*: rank 2 .* is missing from .* in act$", end["reason"]
     )
     names = [path.name for path in (job.run_dir / "attempts/1/hangs").iterdir()]
     assert {f"rank-0000{r}.{end}" for r in range(4) for end in ("json", "stacks.txt")} <= {*names}

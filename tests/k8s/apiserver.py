@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,6 +162,11 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
     owner: ApiServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away, as one does that waits no longer, is no error here."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _kubeconfig(url: str) -> Json:

@@ -98,8 +98,9 @@ class Lab:
             owner.suspended = True
             owner.cluster.end_pods()
         owner.cluster.step()
-        for pod in self._pods(owner):
+        for pod in owner.pods:  # before new ones: a PyTorchJob's pod made anew has the same name
             self._keep(owner, pod)
+        self._show_new_pods(owner)
         if obj is not None:
             self._tell(owner, obj)
         elif not owner.cluster.live:
@@ -126,21 +127,14 @@ class Lab:
         self.owners[meta["uid"]] = owner
         cluster.start()
 
-    def _pods(self, owner: Owner) -> list[PodObject]:
-        """The pods of a run, new ones with an object of their own."""
+    def _show_new_pods(self, owner: Owner) -> None:
+        """Give the pods of a run that were just started an object."""
         for running in owner.cluster.history[len(owner.pods) :]:
             number = len(owner.pods)
             same = owner.plural == "pytorchjobs"  # the others' names end in random letters
             name = running.pod.hostname if same else f"{running.pod.hostname}-{number:05}"
-            if same:
-                self._forget(owner, name)
             owner.pods.append(PodObject(name, owner.namespace, running))
             self.server.create(pod_object(owner, owner.pods[-1]), owner.namespace)
-        return owner.pods
-
-    def _forget(self, owner: Owner, name: str) -> None:
-        if self._shown(owner.namespace, name) is not None:
-            self.server.delete("pods", name, owner.namespace)
 
     def _shown(self, namespace: str, name: str) -> Json | None:
         found = self.server.list("pods", namespace)

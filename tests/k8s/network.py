@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.backends.processes import descendants
 
-ADDRESSES = [f"10.77.0.{last}" for last in range(1, 60)]
+ADDRESSES = [f"10.77.0.{last}" for last in range(1, 250)]
 
 
 def missing() -> str:

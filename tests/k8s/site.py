@@ -17,6 +17,8 @@ from orchestrator.backends.kubernetes_kinds import (
     TARGETS,
     Target,
 )
+from orchestrator.cli.common import load_job
+from orchestrator.render import Rendered, render
 
 Cli = Callable[..., tuple[int, str, str]]
 Json = dict[str, Any]
@@ -56,6 +58,12 @@ class Site:
 
     def write_job(self, name: str, more: str = "") -> None:
         (self.folder / "job.yaml").write_text(JOB.format(name=name) + more)
+
+    def rendered(self, sets: dict[str, str]) -> Rendered:
+        """The job's files, with some keys set."""
+        pairs = [f"{key}={value}" for key, value in sets.items()]
+        clusters = str(self.folder / "clusters.yaml")
+        return render(load_job(self.folder / "job.yaml", None, clusters, pairs).plan())
 
     def run(self, *argv: str) -> tuple[int, str]:
         """A command with the profile: exit code, and all that it printed."""

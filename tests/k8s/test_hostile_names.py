@@ -29,6 +29,10 @@ NEWEST = releases()[-1]
 
 @quick
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8) | hostile)
+@example("Null")
+@example("YES")
+@example("_1")
+@example("off")
 def test_a_variables_name_is_legal_or_refused(name: str) -> None:
     objects = objects_or_fault("job", {}, env={name: "1"})
     if objects is not None:

@@ -75,6 +75,7 @@ def test_paths_arrive_as_they_were_written(workdir: str, python: str) -> None:
 def test_kubectl_reads_what_was_written(target: str) -> None:
     """YAML is read by another program than ours, Go's, with its own ideas of what `y` is."""
     values = {f"V{n}": piece for n, piece in enumerate(PIECES) if piece != "\0"}
+    values |= dict.fromkeys(("Y", "N", "yes", "No", "ON", "off", "TRUE", "Null"), "1")
     files = render_job(job_text({}, env=values), target, NEUTRAL).files
     for name, text in files.items():
         if name.endswith(".yaml"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from k8s.apiserver import ApiServer
@@ -160,6 +160,7 @@ def test_what_is_not_followed_is_told(
 SECONDS = st.lists(st.integers(0, 5), max_size=40)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # of a busy machine
 @given(SECONDS, st.data())
 def test_any_cuts_in_a_log(seconds: list[int], data: st.DataObject) -> None:
     """Lines may be out of order by a second."""

@@ -18,7 +18,7 @@ from k8s.simulation import Cluster
 from running import losses, read
 from slurm.training import Act, Outcome, at, outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.pods]
 FAILED, REQUEUE, CONFIGURATION = 129, 203, 78
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import threading
 from pathlib import Path
 
 import pytest
 
 from k8s.apiserver import ApiServer
-from k8s.site import CLUSTERS, Cli, Json, Site
+from k8s.site import Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
 from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
-from orchestrator.backends.kubernetes_apply import CLAIM_ANNOTATION
 from orchestrator.backends.kubernetes_client import Cluster
-from orchestrator.backends.kubernetes_kinds import HASH_ANNOTATION, RUN_LABEL, TARGETS
-from orchestrator.cli.common import load_job
-from orchestrator.errors import BackendError, UserError
-from orchestrator.render import Rendered, render
+from orchestrator.backends.kubernetes_kinds import TARGETS
+from orchestrator.errors import UserError
 from running import wait_until
 
 OTHERS = {
@@ -55,6 +54,16 @@ def test_fields_are_applied_by_a_manager_of_their_own(each: Site) -> None:
     each.ok("submit", "job.yaml")
     managers = {(m["manager"], m["operation"]) for m in each.main()["metadata"]["managedFields"]}
     assert managers == {("orchestrate", "Apply")}
+
+
+def test_a_run_that_starts_suspended_says_how_it_goes_on(each: Site) -> None:
+    text = each.ok("submit", "job.yaml", "--set", "kubernetes.suspend=true")
+    assert each.target.is_suspended(each.main())
+    words = shlex.split(text[text.index("kubectl patch") :].splitlines()[0])
+    kind, name, part = words[2], words[3], words[-1]
+    Cluster().patch(each.target.kind, name, json.loads(part))
+    assert (kind, name) == (each.target.kind.resource, "demo")
+    assert not each.target.is_suspended(each.main())
 
 
 def test_submitting_again_starts_nothing(each: Site) -> None:
@@ -111,84 +120,6 @@ def test_other_contents_are_refused_while_it_runs(each: Site) -> None:
     assert "orchestrate cancel demo" in text
     assert each.main() == before
     assert '"steps": 5' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
-
-
-def test_two_submits_at_once_make_one_run(each: Site) -> None:
-    rivals = _rivals(each, [{}, {}])
-    assert [error for error in rivals if error] == []
-    assert len(each.server.list(each.target.kind.plural)) == 1
-
-
-def test_two_submits_at_once_with_other_contents(each: Site) -> None:
-    """One of them wins as a whole, whichever it is."""
-    errors = _rivals(each, [{"train.steps": "6"}, {"train.steps": "7"}])
-    assert len([error for error in errors if error]) == 1
-    steps = "6" if errors[0] is None else "7"
-    assert f'"steps": {steps},' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
-    spec = str(each.main()["metadata"]["annotations"][HASH_ANNOTATION])
-    notes = each.server.get("configmaps", "demo")["metadata"]["annotations"]
-    assert (notes[CLAIM_ANNOTATION], notes[HASH_ANNOTATION]) == (spec, spec)
-
-
-def _rivals(site: Site, sets: list[dict[str, str]]) -> list[Exception | None]:
-    """Submit the job with each of these at the same moment; what went wrong with each."""
-    start = threading.Barrier(len(sets))
-    errors: list[Exception | None] = [None for _ in sets]
-
-    def submit(number: int) -> None:
-        rendered, backend = _rendered(site, sets[number]), KubernetesBackend(site.target, Cluster())
-        start.wait()
-        try:
-            backend.submit(rendered, runs_root=Path("/runs"), workdir=Path("/w"), job_text="")
-        except Exception as error:  # whatever it is, the test looks at it
-            errors[number] = error
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(len(sets))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return errors
-
-
-def _rendered(site: Site, sets: dict[str, str]) -> Rendered:
-    """The job's files, with some keys set."""
-    pairs = [f"{key}={value}" for key, value in sets.items()]
-    return render(load_job(site.folder / "job.yaml", None, "clusters.yaml", pairs).plan())
-
-
-def _claim(hash_: str, **about: object) -> Json:
-    labels = {RUN_LABEL: "demo", "app.kubernetes.io/managed-by": "orchestrate"}
-    return {"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "demo", "labels": labels, "annotations": {CLAIM_ANNOTATION: hash_},
-                         **about}}  # fmt: skip
-
-
-def test_another_submit_under_way_is_not_overtaken(site: Site) -> None:
-    site.server.create(_claim("of another"))
-    code, text = site.run("submit", "job.yaml")
-    assert code == 1
-    assert "another submit of demo, with other contents, is under way" in text
-    assert site.server.list("pytorchjobs") == []
-
-
-def test_the_claim_of_a_submit_that_died_is_not_for_ever(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.server.create(_claim("of another"))
-    monkeypatch.setattr(kubernetes_apply, "CLAIM_S", -1.0)
-    site.ok("submit", "job.yaml")
-    assert site.server.get("configmaps", "demo")["data"]
-
-
-def test_a_run_of_another_kind_keeps_its_name(site: Site, tmp_path: Path) -> None:
-    site.ok("submit", "job.yaml")
-    (tmp_path / "clusters.yaml").write_text(CLUSTERS.format(target="job"))
-    code, text = site.run("submit", "job.yaml")
-    assert code == 1
-    assert "demo is there as a PyTorchJob" in text
-    assert site.server.list("jobs") == []
-    assert site.server.get("configmaps", "demo")["metadata"]["ownerReferences"]
 
 
 @pytest.mark.parametrize("plural", ["pytorchjobs", "configmaps"])
@@ -251,7 +182,7 @@ def test_fresh_and_after_are_refused_with_what_to_do(site: Site) -> None:
     assert (code, "Give the run another name" in text) == (2, True)
     backend, after = KubernetesBackend(site.target, Cluster()), [After("afterok", "other")]
     with pytest.raises(UserError, match="orchestrate wait other"):
-        backend.submit(_rendered(site, {}), runs_root=Path("/runs"), workdir=Path("/w"),
+        backend.submit(site.rendered({}), runs_root=Path("/runs"), workdir=Path("/w"),
                        job_text="", after=after)  # fmt: skip
     assert site.server.list("pytorchjobs") == []
 
@@ -268,25 +199,10 @@ def test_a_cluster_without_the_operator(tmp_path: Path, cli: Cli,
                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     with ApiServer(tmp_path, without=("kubeflow.org",)) as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-        code, text = Site(server, tmp_path, "pytorchjob", cli).run("submit", "job.yaml")
-    assert code == 1
-    assert "install the Kubeflow training operator" in text
-    assert "--target job needs no operator" in text
-
-
-def test_what_a_rival_has_made_anew_is_not_removed(site: Site) -> None:
-    """Both have seen the failed run; the other one has replaced it already."""
-    site.ok("submit", "job.yaml")
-    failed = site.main()
-    site.end("Failed")
-    site.ok("submit", "job.yaml")
-    new = site.main()["metadata"]["uid"]
-    order = kubernetes_apply.Order(Cluster(), site.target, _rendered(site, {}))
-    order.remove(failed)
-    order.start()
-    assert site.main()["metadata"]["uid"] == new
-    order = kubernetes_apply.Order(Cluster(), site.target, _rendered(site, {"train.steps": "6"}))
-    order.remove(failed)
-    with pytest.raises(BackendError, match="just been submitted"):
-        order.start()
-    assert site.main()["metadata"]["uid"] == new
+        site = Site(server, tmp_path, "pytorchjob", cli)
+        code, text = site.run("submit", "job.yaml")
+        assert code == 1
+        assert "install the Kubeflow training operator" in text
+        assert "--target job needs no operator" in text
+        code, text = site.run("status", "demo")
+    assert (code, "install the Kubeflow training operator" in text) == (1, True)

@@ -35,8 +35,8 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
     assert (run.run_dir / "DONE").exists()
     assert run.checkpoints() == [f"step-{s:09d}-attempt-00001" for s in (15, 30, 40)]
     names = [line["event"] for line in run.metrics() if "event" in line]
-    assert names == ["start", "validation", "checkpoint", "validation", "checkpoint", "validation",
-                     "checkpoint", "sample", "end"]  # fmt: skip
+    assert names == ["start", "validation", "network", "checkpoint", "validation", "checkpoint",
+                     "validation", "checkpoint", "sample", "end"]  # fmt: skip
     first, _, last = [event["loss_per_byte"] for event in run.events("validation")]
     assert last < 0.7 * first
     assert run.events("start")[0]["hosts"] == [os.uname().nodename] * 2

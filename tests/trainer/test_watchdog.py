@@ -18,7 +18,7 @@ from runs import Listener, Run, configuration
 from trainer import data, node, watchdog
 from trainer.config import parse_config
 from trainer.contract import Contract
-from trainer.limits import START_S, Limits
+from trainer.limits import Limits
 from trainer.phase import Phase
 
 RANKS = 3
@@ -67,8 +67,8 @@ def test_a_rank_that_hangs_is_missing_from_the_collective(tmp_path: Path) -> Non
     error = hung(run, **model("forward"))
     first, *lines = error["message"].splitlines()
     assert re.fullmatch(
-        r"no progress for [5-9][.\d]* s in step 4: rank 1 \(\S+\) is missing from all_reduce of "
-        r"\[\d+\] #\d+ of group 0 \(default_pg\), where ranks 0, 2 wait: "
+        r"no progress for [5-9][.\d]* s in step 4 \(timeouts\.step\): rank 1 \(\S+\) is missing "
+        r"from all_reduce of \[\d+\] #\d+ of group 0 \(default_pg\), where ranks 0, 2 wait: "
         r"it is in phase step at .*hanging\.py:\d+ in _hang", first)  # fmt: skip
     assert error["rank"] == 1
     assert [line.split()[1] for line in lines] == ["1", "0", "2"]
@@ -91,8 +91,9 @@ def test_a_rank_that_hangs_in_an_evaluation_is_missing(tmp_path: Path) -> None:
     error = hung(Run(tmp_path), **model("evaluation"), evaluation__every=3)
     assert error["rank"] == 1
     assert re.match(
-        r"no progress for [\d.]+ s in phase evaluation after step 3: rank 1 .* where ranks 0, 2 "
-        r"wait: it is in phase evaluation at .* in _hang", error["message"])  # fmt: skip
+        r"no progress for [\d.]+ s in phase evaluation after step 3 \(timeouts\.step\): "
+        r"rank 1 .* where ranks 0, 2 wait: it is in phase evaluation at .* in _hang",
+        error["message"])  # fmt: skip
 
 
 def test_a_stopped_rank_is_missing_and_shows_its_stacks(tmp_path: Path) -> None:
@@ -189,12 +190,14 @@ def first_sheet(folder: Path) -> str:
 def test_a_rank_has_a_limit_before_its_watchdog_runs(tmp_path: Path) -> None:
     (sheet,) = run_ranks(1, first_sheet, tmp_path)
     beats, limit_s = sheet.splitlines()[0].split()
-    assert (int(beats), float(limit_s)) == (1, START_S)
+    assert (int(beats), float(limit_s)) == (1, 60.0)
 
 
-@pytest.mark.parametrize(("compiles", "evaluation_s"), [(False, 60), (True, START_S)])
+@pytest.mark.parametrize(("compiles", "evaluation_s"), [(False, 60), (True, 300)])
 def test_each_evaluation_may_be_the_one_that_compiles(compiles: bool, evaluation_s: float) -> None:
-    limits = Limits(parse_config(configuration(compile=compiles), "test"))
-    assert limits.of(Phase("evaluation", 40), 10) == evaluation_s
-    assert limits.of(Phase("step", 10), 10) == evaluation_s
-    assert limits.of(Phase("step", 40), 10) == 60
+    config = configuration(compile=compiles, first_step_timeout_s=300)
+    limits = Limits(parse_config(config, "test"))
+    assert limits.of(Phase("evaluation", 40), 10).shortest_s == evaluation_s
+    assert limits.of(Phase("evaluation", 10), 10).shortest_s == 300
+    assert limits.of(Phase("step", 10), 10).shortest_s == 300
+    assert limits.of(Phase("step", 40), 10).shortest_s == 60

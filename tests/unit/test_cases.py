@@ -54,6 +54,7 @@ CASES = {
     "L38": "an elastic job is shown Running or Succeeded wrongly",
     "L39": "admitted and suspended, or suspended and shown as running",
     "L40": "64 MB of shared memory",
+    "L41": "locked memory too small for RDMA",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
@@ -88,7 +89,7 @@ CASES = {
     "T31": "the loader's workers hang and nobody says where",
 }
 LATER = {
-    **dict.fromkeys(("L31", "L41"), "time limits of phases, locked memory"),
+    "L31": "time limits of phases",
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }

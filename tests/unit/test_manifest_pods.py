@@ -120,7 +120,7 @@ def test_the_times_nest(target: str) -> None:
         assert option(template, "--shutdown-timeout-s") == "100"
         assert template["spec"]["terminationGracePeriodSeconds"] == 160
         assert option(template, "--time-limit-s") == "3600"
-        assert template["spec"]["activeDeadlineSeconds"] == 3660
+        assert template["spec"]["activeDeadlineSeconds"] == 3600 + 600 + 60
     assert "activeDeadlineSeconds" not in pod(target)["spec"]
 
 

@@ -50,12 +50,14 @@ def test_restarts_are_bounded_by_the_nodes_themselves(target: str) -> None:
 def test_restarts_are_bounded_by_the_kind_too_where_it_can() -> None:
     deadline_s = 2 * 86400 + 8 * 3600 + GRACE_S
     (spec,) = job_specs(objects("job", LIMITED))
-    assert spec["backoffLimit"] == (4 + 7 + 1) * 3
+    assert spec["backoffLimit"] == (4 + 7 + 1) * (4 + 1) * 3
     assert spec["activeDeadlineSeconds"] == deadline_s
     policy = main("pytorchjob", LIMITED)["spec"]["runPolicy"]
-    assert policy["backoffLimit"] == (4 + 7 + 1) * 3
+    assert policy["backoffLimit"] == (4 + 7 + 1) * (4 + 1) * 3
     assert policy["activeDeadlineSeconds"] == deadline_s
-    assert main("jobset", LIMITED)["spec"]["failurePolicy"]["maxRestarts"] == 4 + 7
+    assert (
+        main("jobset", LIMITED)["spec"]["failurePolicy"]["maxRestarts"] == (4 + 7 + 1) * (4 + 1) - 1
+    )
     assert main("trainjob", LIMITED)["spec"]["activeDeadlineSeconds"] == deadline_s
     older = main("trainjob", LIMITED, trainjob_version="2.1")
     assert "activeDeadlineSeconds" not in older["spec"]

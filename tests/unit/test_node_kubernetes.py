@@ -107,19 +107,20 @@ def test_requeues_have_a_budget_of_their_own(make_pods: MakePods) -> None:
 @pytest.mark.parametrize(
     ("code", "age_s", "words"),
     [
-        (None, 0.0, "no new attempt: failure 1, and attempts.failures is 0"),
+        (None, 0.0, "no new attempt: failure 2, and attempts.failures is 1"),
         (75, 7200.0, "no new attempt: the first attempt began 72"),
     ],
 )
 def test_what_an_attempt_could_not_say_ends_the_next_start(
     make_pods: MakePods, code: int | None, age_s: float, words: str
 ) -> None:
-    nodes = make_pods("done", failures=0, deadline_s=3600)
-    past_attempt(nodes, 1, code, age_s)
+    nodes = make_pods("done", failures=1, requeues=9, deadline_s=3600)
+    for number in (1, 2):
+        past_attempt(nodes, number, code, age_s)
     nodes.start(0, 1)
     assert nodes.codes() == {0: 1, 1: 1}
     assert all(words in nodes.log(node).read_text() for node in (0, 1))
-    assert attempts(nodes) == ["1"]
+    assert attempts(nodes) == ["1", "2"]
     nodes.start(0, 1)  # submitted again
     assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
 

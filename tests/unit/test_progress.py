@@ -14,11 +14,11 @@ from orchestrator.progress import Progress, describe_entry, read_progress, summa
 KEYS = [
     "event", "step", "steps", "attempt", "loss", "lr", "grad_norm", "tokens_per_s", "step_s",
     "world_size", "num_nodes", "parameters", "resumed_from", "loss_per_byte", "path", "seconds",
-    "text", "changes", "key", "old", "new", "reason",
+    "text", "changes", "key", "old", "new", "reason", "agrees", "faults", "promised", "transports",
 ]  # fmt: skip
 EVENTS = [
     "start", "step", "validation", "checkpoint", "sample", "broken", "skipped", "changed",
-    "end", "?",
+    "network", "end", "?",
 ]  # fmt: skip
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -74,6 +74,12 @@ def test_the_words_of_each_kind_of_line() -> None:
             {"event": "skipped", "step": 5, "total": 2},
             {"event": "changed", "step": 5, "resumed_from": "step-5",
              "changes": [{"key": "train.seed", "old": 1, "new": [2]}]},
+            {"event": "network", "step": 1, "agrees": False, "faults": ["rank 3 on a", "rank 4"],
+             "promised": ["NET/IB"], "transports": {"NET/Socket": 2}},
+            {"event": "network", "step": 1, "agrees": True, "faults": [], "promised": ["NET/IB"],
+             "transports": {"NET/IB": 2, "NET/IB/GDRDMA": 6}},
+            {"event": "network", "step": 1, "agrees": True, "faults": [], "promised": []},
+            {"event": "network", "step": 1, "agrees": False, "faults": [str(n) for n in range(9)]},
             {"event": "sample", "text": "x"},
         )
     ]  # fmt: skip
@@ -86,6 +92,10 @@ def test_the_words_of_each_kind_of_line() -> None:
         "step      5  passed over a broken checkpoint, step-6: no manifest",
         "step      5  step left out: its gradient was no number, 2 in all",
         "step      5  changed since step-5: train.seed was 1 and is [2]",
+        "step      1  the network is not used as promised: rank 3 on a; rank 4",
+        "step      1  the network is used as promised: NET/IB, NET/IB/GDRDMA",
+        None,
+        "step      1  the network is not used as promised: 0; 1; 2; 3; 4; 5; 6; 7; and 1 more",
         None,
     ]
 

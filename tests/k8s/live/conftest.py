@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,12 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What comes out of the job if nothing happens, on the local backend."""
-    return outcome(run_locally(tmp_path_factory.mktemp("straight")))
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of the job on the local backend, undisturbed."""
+    return run_locally(tmp_path_factory.mktemp("straight"))
+
+
+@pytest.fixture(scope="module")
+def straight(local_run: Path) -> Outcome:
+    """What comes out of the job if nothing happens."""
+    return outcome(local_run)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def inspector() -> str:
     imports = "import hashlib, json, sys\nfrom pathlib import Path\nfrom typing import Any\n"
     show = "run = Path(sys.argv[1])\nprint(json.dumps([losses(run), state_sha256(run)]))\n"
     return f"from __future__ import annotations\n{imports}{body}\n{show}"
+
+
+def told_outcome(printed: str) -> Outcome:
+    """What the inspector has printed."""
+    steps, tensors = json.loads(printed.splitlines()[-1])
+    return {int(step): loss for step, loss in steps.items()}, tensors
 
 
 @dataclass
@@ -99,14 +106,12 @@ class Site:
         """The losses of a run and the SHA-256 of its tensors at the end."""
         if self.runs is not None:
             return losses(self.runs / name), state_sha256(self.runs / name)
-        printed = self._ask_a_pod(name)
-        steps, tensors = json.loads(printed.splitlines()[-1])
-        return {int(step): loss for step, loss in steps.items()}, tensors
+        return told_outcome(self._ask_a_pod(name))
 
     def _ask_a_pod(self, name: str) -> str:
         """What the inspector prints in a pod with the run's image and volume."""
         spec = self.pods(name)[-1]["spec"]
-        for key in ("initContainers", "nodeName", "hostname", "subdomain", "schedulingGates"):
+        for key in ("initContainers", "hostname", "subdomain", "schedulingGates"):
             spec.pop(key, None)
         container = spec["containers"][0]
         container["command"] = [self.facts.get("python", "python3"), "-c", inspector()]
@@ -119,7 +124,7 @@ class Site:
 
     def _phase(self, pod: str) -> str:
         answer = self.core.read_namespaced_pod(pod, self.namespace, _preload_content=False)
-        return str(json.loads(answer.data)["status"].get("phase"))
+        return str(json.loads(answer.data).get("status", {}).get("phase"))
 
 
 @dataclass
@@ -132,18 +137,40 @@ class Run:
 
     def orchestrate(self, *words: str, code: int | None = 0) -> str:
         """What a command prints on standard output; fails if it leaves with another code."""
-        cluster = ["--cluster", "site", "--clusters", str(self.folder / "clusters.yaml")]
         done = subprocess.run(
-            [str(ORCHESTRATE), *words, *cluster],
+            [str(ORCHESTRATE), *words, *self._cluster],
             cwd=self.folder, capture_output=True, text=True, check=False, timeout=COMMAND_S,
-            env=os.environ | {"KUBECONFIG": self.site.kubeconfig},
+            env=self._environ,
         )  # fmt: skip
         said = f"{' '.join(words)} left with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code in (None, done.returncode), said
         return done.stdout
 
+    @contextmanager
+    def followed(self) -> Iterator[list[str]]:
+        """What `logs -f` prints until the run's end, line by line: there after the block."""
+        argv = [str(ORCHESTRATE), "logs", self.name, "-f", *self._cluster]
+        lines: list[str] = []
+        with subprocess.Popen(
+            argv, cwd=self.folder, stdout=subprocess.PIPE, text=True, env=self._environ
+        ) as process:
+            try:
+                yield lines
+                lines += process.communicate(timeout=COMMAND_S)[0].splitlines()
+            finally:
+                process.kill()
+        assert process.returncode == 0, lines
+
     def submit(self) -> str:
         return self.orchestrate("submit", "job.yaml")
+
+    @property
+    def _cluster(self) -> list[str]:
+        return ["--cluster", "site", "--clusters", str(self.folder / "clusters.yaml")]
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return os.environ | {"KUBECONFIG": self.site.kubeconfig}
 
     def status(self) -> dict[str, Any]:
         (status,) = json.loads(self.orchestrate("status", self.name, "--json"))

@@ -4,10 +4,13 @@ objects; the one of tests/k8s/lab.py is asked each for one."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from k8s.live.site import START_S, Run, Site
+from k8s.live.site import START_S, Run, Site, inspector, told_outcome
 from k8s.manifests import JOB, KINDS, STEPS
 from slurm.training import Outcome, at
 
@@ -18,7 +21,7 @@ HELD = 4  # the step that the log tells of before the model waits in the next
 def on(target: str) -> pytest.MarkDecorator:
     """A real cluster with each target, and the one of this machine with one of them."""
     real = [pytest.param(("real", kind), kind, marks=pytest.mark.k8s_live) for kind in KINDS]
-    here = pytest.param(("lab", target), target, marks=pytest.mark.e2e)
+    here = pytest.param(("lab", target), target, marks=[pytest.mark.e2e, pytest.mark.pods])
     ids = [*(f"real-{kind}" for kind in KINDS), f"lab-{target}"]
     return pytest.mark.parametrize(("site", "target"), [*real, here], indirect=["site"], ids=ids)
 
@@ -30,6 +33,23 @@ def held(site: Site, target: str) -> Run:
     run.wait_for(lambda status: (status["step"] or 0) >= HELD, START_S)
     assert run.status()["state"] == "RUNNING"
     return run
+
+
+def check_followed(lines: list[str]) -> None:
+    """Both attempts' metrics are there to their last line, each once."""
+    metrics = [line for line in lines if " | [metrics] {" in line]
+    assert len(metrics) == len(set(metrics)) > 2
+    ends = [line for line in metrics if '"event": "end"' in line]
+    told = [(line.split(" | ")[0], "drained" in line) for line in ends]
+    assert told == [("[1] rank 0", True), ("[2] rank 0", False)], lines
+
+
+@pytest.mark.e2e
+@pytest.mark.pods
+def test_a_pod_would_tell_of_a_run_what_is_seen_here(local_run: Path, straight: Outcome) -> None:
+    command = [sys.executable, "-c", inspector(), str(local_run)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told_outcome(printed) == straight
 
 
 def shows_what_it_does(run: Run) -> None:
@@ -49,8 +69,10 @@ def test_a_pod_that_is_deleted_stops_all_and_the_run_goes_on(
     assert "already" in run.submit()
     shows_what_it_does(run)
     last = site.pods(run.name)[-1]["metadata"]["name"]
-    site.core.delete_namespaced_pod(last, site.namespace)
-    status = run.ends("DONE")
+    with run.followed() as lines:
+        site.core.delete_namespaced_pod(last, site.namespace)
+        status = run.ends("DONE")
+    check_followed(lines)
     assert status["attempt"] == 2
     assert status["step"] == STEPS
     assert "nothing to start" in run.submit()
