@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -105,6 +106,14 @@ def test_a_fault_of_node_0_reaches_the_others(nodes: Nodes) -> None:
     nodes.start(0, interface="eth77")
     assert nodes.codes() == {0: 78, 1: 78}, nodes.all_logs()
     assert f"node 0 ({HOST}): the interface 'eth77'" in nodes.log(1).read_text()
+
+
+@pytest.mark.case("L10")
+def test_a_node_that_does_not_reach_node_0_for_its_fault_says_it_at_its_end(nodes: Nodes) -> None:
+    nodes.start(1, interface="eth77", start_timeout_s=0.3)
+    assert nodes.codes() == {1: 78}, nodes.all_logs()
+    said = nodes.log(1).read_text()
+    assert re.search(rf"no go from node 0 .*: {HOST}: the interface 'eth77' has no address", said)
 
 
 def test_a_fault_is_not_kept_back_for_nodes_that_are_missing(
