@@ -67,8 +67,8 @@ def process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
 
 
 def kept(text: str) -> str:
-    """Return what the kubelet turns into `text`: to it `$(NAME)` is a variable's value, and `$$` one
-    dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
+    """Return what the kubelet turns into `text`: to it `$(NAME)` is a variable's value, and `$$`
+    one dollar (Kubernetes API reference, Container: command, args; EnvVar: value)."""
     return text.replace("$", "$$")
 
 

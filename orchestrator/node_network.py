@@ -32,7 +32,7 @@ def _place(plan: LaunchPlan) -> list[str]:
     if network.interface is not None:
         words += ["--interface", network.interface]
     if network.host_suffix is not None and plan.target == "slurm":
-        words += ["--host-suffix", network.host_suffix]
+        words.append(f"--host-suffix={network.host_suffix}")  # it may begin with a dash
     if network.address_family != "auto":
         words += ["--address-family", network.address_family]
     return words

@@ -588,7 +588,10 @@ def join(args: argparse.Namespace, signals: Signals) -> tuple[Link, Message]:
             say(f"waiting for {where}: {last}")
         time.sleep(delay_s)
         delay_s = min(2.0, delay_s * 1.5)
-    raise Leave(EXIT_FAILED, f"no go from {where} within {args.start_timeout_s:g} s: {last}")
+    # Without the interface of the others it may find no way to node 0 to say what is wrong.
+    code = EXIT_CONFIGURATION if args.fault else EXIT_FAILED
+    why = f"{args.host}: {args.fault}" if args.fault else last
+    raise Leave(code, f"no go from {where} within {args.start_timeout_s:g} s: {why}")
 
 
 def await_go(link: Link, signals: Signals, deadline: float) -> Message:
@@ -648,9 +651,10 @@ def make_ready(args: argparse.Namespace) -> str:
     put_in_front(args.library_path)
     try:
         args.rank_address = rank_address(args)
-        faults += [PREFLIGHT[item](args) for item in args.preflight]
     except ValueError as error:
         faults.append(str(error))
+    faults += ["" if args.interface else names_nothing(args)]  # the job's variables repeat it
+    faults += [PREFLIGHT[item](args) for item in args.preflight]
     fault = "; ".join(filter(None, faults))
     if fault:
         say(f"{args.host}: {fault}")
@@ -742,6 +746,15 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
+def first_of_own_name() -> str:
+    """The address that this machine's own name resolves to first, "" without one."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return str(found[0][4][0])
+
+
 def own_of_name(name: str) -> list[str]:
     """The addresses that a name means; raises ValueError unless they are this node's."""
     try:
@@ -781,12 +794,15 @@ def is_routable(address: str) -> bool:
 
 
 def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[str, str]:
-    """What the communication libraries need to know of this node; what the job sets holds."""
+    """What the communication libraries need to know of this node; what the job sets holds. The
+    names for xccl and hccl were not tried on their hardware."""
     interface, found = interface_of(args.rank_address), dict[str, str]()
     if not interface:
         return found
-    # gloo would take what this machine's own name resolves to: nothing, or a loopback address.
-    found["GLOO_SOCKET_IFNAME"] = interface
+    # gloo would take what this machine's own name resolves to: nothing, or a loopback address. But
+    # of an interface it takes the first address, an IPv4 one, so that the name may serve better.
+    if not (args.address_family and first_of_own_name() == args.rank_address):
+        found["GLOO_SOCKET_IFNAME"] = interface
     if "nccl" in args.backend and (args.interface or args.host_suffix):
         found["NCCL_SOCKET_IFNAME"] = f"={interface}"  # without the mark, the beginning of a name
     if "nccl" in args.backend and args.address_family:
@@ -798,6 +814,29 @@ def network_variables(args: argparse.Namespace, given: dict[str, str]) -> dict[s
     if args.backend == "hccl" and given.get("HCCL_SOCKET_IFNAME", exact) in (interface, exact):
         found |= {"HCCL_SOCKET_IFNAME": exact, "HCCL_IF_IP": args.rank_address}
     return found
+
+
+def names_nothing(args: argparse.Namespace) -> str:
+    """Which variable of the job names interfaces that are not here, or "": the library would fail
+    with a text of its own, and the attempt be repeated."""
+    libraries = ["GLOO_SOCKET_IFNAME"] + ["NCCL_SOCKET_IFNAME"] * ("nccl" in args.backend)
+    for name in libraries:
+        value = os.environ.get(name, "")
+        if value and not value.startswith("^") and not is_here(value, name.startswith("GLOO")):
+            text = f"{name} is {value!r}, and no interface here is called so"
+            return f"{text}; interfaces of this node: {interface_words()}"
+    return ""
+
+
+def is_here(value: str, is_gloo: bool) -> bool:
+    """Whether this machine has what a library is given as names of interfaces. gloo uses each of
+    them; NCCL one or more, and each is the beginning of a name unless "=" comes first."""
+    here, wanted = list(interfaces()), value.removeprefix("=").split(",")
+    if is_gloo:
+        return all(name in here for name in wanted)
+    if value.startswith("="):
+        return any(name.partition(":")[0] in here for name in wanted)
+    return any(name.startswith(part.partition(":")[0]) for part in wanted for name in here)
 
 
 def interface_of(name: str) -> str:
@@ -2077,7 +2116,7 @@ def check(args: argparse.Namespace) -> str:
         # its address.
         for name in (args.address,) if args.node_rank == 0 else (args.head, args.address):
             if is_loopback(name):
-                return f"{name} is a loopback address: no other machine can reach it"
+                return f"on {args.host} {name} is a loopback address: no other machine can reach it"
     return ""
 
 
@@ -2134,9 +2173,19 @@ def own_address(args: argparse.Namespace) -> str:
             probe.connect(found[4])
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise Leave(
-            EXIT_FAILED, f"no way from {args.host} to node 0 at {args.head}: {error}"
-        ) from None
+        raise no_way(args, error) from None
+
+
+def no_way(args: argparse.Namespace, error: OSError) -> Leave:
+    """What a node leaves with that has no way to node 0: with what is wrong with itself, if it is
+    to use an interface or a name, and has it not."""
+    text = f"no way from {args.host} to node 0 at {args.head}: {error}"
+    try:
+        if args.interface or args.host_suffix:
+            rank_address(args)
+    except ValueError as fault:
+        return Leave(EXIT_CONFIGURATION, f"{text}: {args.host}: {fault}")
+    return Leave(EXIT_FAILED, text)
 
 
 def is_loopback(name: str) -> bool:

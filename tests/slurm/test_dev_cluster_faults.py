@@ -16,7 +16,9 @@ from slurm.test_dev_cluster import environments_with
     [
         (["up", "0"], "N is 1 to 200, not '0'"),
         (["up", "1", "--gpus", "x:y"], "--gpus is G or TYPE:G"),
-        (["up", "1", "--fast"], "unknown option or no value: '--fast'"),
+        (["up", "1", "--wide"], "unknown option or no value: '--wide'"),
+        (["up", "1", "--names", "all"], "--names is ipv4, ipv6, both or none, not 'all'"),
+        (["up", "1", "--ipv6-only", "--names", "both"], "no IPv4 addresses for --names both"),
         (["up", "1", "--until-pid", "4194305"], "no process 4194305"),
         (["kill", "node1"], "no node 'node1'"),
         (["exec", "head", "true"], "head is not up"),

@@ -1,4 +1,5 @@
-"""Nodes whose names lead to IPv6 addresses alone, and a time limit that really comes."""
+"""Nodes that have IPv6 addresses alone, with and without names, and a time limit that really
+comes."""
 
 from __future__ import annotations
 
@@ -25,19 +26,19 @@ pytestmark = [
 ]
 # Slurm counts limits in minutes and may signal up to one early: 45 s before the end of the second.
 LIMITED = JOB.replace("ranks_per_node: 2}", "ranks_per_node: 2, time_limit: 2m}").replace(
-    "step: 5m, shutdown: 60s", "step: 1m, shutdown: 15s"
+    "step: 5m, shutdown: 60s", "step: 80s, shutdown: 15s"
 )
 
 
 @pytest.fixture(scope="module")
 def ipv6(short_dir: Path) -> Iterator[Cluster]:
     up = Cluster(short_dir / "six", 2)
-    up.dev("up", "2", "--names", "ipv6", "--until-pid", str(os.getpid()))
+    up.dev("up", "2", "--ipv6-only", "--until-pid", str(os.getpid()))
     yield up
     up.dev("down", "--purge")
 
 
-def test_a_time_limit_and_nodes_with_ipv6_names(
+def test_a_time_limit_and_nodes_with_ipv6_addresses_alone(
     ipv6: Cluster, straight: Outcome, tmp_path: Path
 ) -> None:
     training = Training.submitted(ipv6, tmp_path, [at(1, 2, 6, "wait")], LIMITED)
@@ -50,8 +51,16 @@ def test_a_time_limit_and_nodes_with_ipv6_names(
     assert outcome(training.run_dir) == straight
 
 
-def test_ranks_that_srun_starts_meet_over_ipv6(ipv6: Cluster, tmp_path: Path) -> None:
+@pytest.mark.slurm24
+@pytest.mark.case("L03", "L04")
+def test_ranks_that_srun_starts_meet_over_ipv6_without_any_names(
+    ipv6: Cluster, tmp_path: Path
+) -> None:
+    (ipv6.state_dir / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
     probe = Probe(ipv6, tmp_path)
     handle = probe.submit("group", {"resources": {"nodes": 2}, "launcher": "srun"})
     probe.ends(handle, State.DONE)
-    assert [rank["environ"]["MASTER_ADDR"] for rank in seen(handle)] == ["fd77::11"] * 2
+    ranks = seen(handle)
+    assert [rank["environ"]["MASTER_ADDR"] for rank in ranks] == ["fd77::11"] * 2
+    ends = {end for rank in ranks for pair in rank["connections"] for end in pair}
+    assert ends == {"fd77::11", "fd77::12"}

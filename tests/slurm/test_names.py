@@ -71,7 +71,8 @@ def test_an_interface_that_a_node_has_not_is_said_with_what_it_has(probe: Probe)
     handle = probe.submit("done", job)
     probe.ends(handle, State.FAILED)
     assert "node1: the interface 'eth' has no address here" in probe.logs(handle)
-    assert "interfaces of this node: lo, eth0" in probe.logs(handle)
+    assert "interfaces of this node: lo: 127.0.0.1" in probe.logs(handle)
+    assert "; eth0: 10.77.0.11" in probe.logs(handle)
 
 
 ALIASES = (

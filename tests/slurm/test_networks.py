@@ -65,6 +65,15 @@ def both(lab: Cluster, tmp_path: Path) -> Iterator[Probe]:
     lab.reset()
 
 
+@pytest.fixture
+def hosts(lab: Cluster) -> Iterator[Path]:
+    """/etc/hosts of all nodes, to be written to."""
+    path = lab.state_dir / "hosts"
+    old = path.read_text()
+    yield path
+    path.write_text(old)
+
+
 def sent(cluster: Cluster) -> dict[str, dict[str, int]]:
     """Bytes sent so far, by node and interface."""
     found = {}
@@ -137,15 +146,10 @@ def test_ranks_meet_and_talk_in_one_network(
 
 
 @pytest.mark.case("L03", "L04")
-def test_torchrun_on_nodes_without_any_names(both: Probe) -> None:
-    hosts = both.cluster.state_dir / "hosts"
-    names = hosts.read_text()
+def test_torchrun_on_nodes_without_any_names(both: Probe, hosts: Path) -> None:
     hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")
-    try:
-        handle = both.submit("group", ONE_EACH)
-        both.ends(handle, State.DONE)
-    finally:
-        hosts.write_text(names)
+    handle = both.submit("group", ONE_EACH)
+    both.ends(handle, State.DONE)
     assert all(is_in_one_of(a, ["10.77.0.0/24"]) for a in addresses(handle))
 
 
@@ -154,7 +158,8 @@ def test_torchrun_on_nodes_without_any_names(both: Probe) -> None:
 
 def refused(both: Probe, network: dict[str, str]) -> str:
     """What the run says that is given up without a second attempt."""
-    handle = both.submit("done", {**ONE_EACH, "network": network})
+    timeouts = {"start": "15s", "shutdown": "60s"}
+    handle = both.submit("done", {**ONE_EACH, "network": network, "timeouts": timeouts})
     both.ends(handle, State.FAILED)
     shown = both.cluster.scontrol(handle.ids["job"])
     assert (shown["ExitCode"], shown["Restarts"]) == ("78:0", "0"), both.logs(handle)
@@ -174,10 +179,19 @@ def test_an_interface_that_one_node_has_not_is_said_with_what_it_has(both: Probe
     assert "interfaces of this node: lo: 127.0.0.1, ::1; eth0: 10.77.0.12, fd77::12" in said
 
 
-@pytest.mark.case("L10")
-def test_a_suffix_that_makes_no_name_of_the_node_is_refused(both: Probe) -> None:
+@pytest.mark.case("L05", "L10")
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [("", "nothing"), ("127.0.1.1 node1-ib", "127.0.1.1"), ("10.99.0.11 node1-ib", "10.99.0.11")],
+    ids=["no name", "loopback", "of another machine"],
+)
+def test_a_suffix_that_makes_no_good_name_of_the_node_is_refused(
+    both: Probe, hosts: Path, name: str, meaning: str
+) -> None:
+    with hosts.open("a") as file:
+        file.write(f"{name}\n")
     said = refused(both, {"host_suffix": "-ib"})
-    assert "node1: 'node1-ib'" in said
+    assert f"node1: 'node1-ib' means {meaning} here" in said
     assert "fast0: 10.78.0.11, fd78::11" in said
 
 
@@ -188,7 +202,8 @@ def test_two_cards_in_one_subnet_are_refused_unless_one_is_named(both: Probe) ->
     both.cluster.dev("exec", "node2", "sh", "-c", add)
     try:
         said = refused(both, {"address_family": "ipv4"})
-        handle = both.submit("done", {**ONE_EACH, "network": {"interface": MANAGEMENT}})
+        job = {**ONE_EACH, "launcher": "srun", "network": {"interface": MANAGEMENT}}
+        handle = both.submit("done", job)
         both.ends(handle, State.DONE)
     finally:
         both.cluster.dev("exec", "node2", "ip", "link", "del", "twin0")
@@ -221,11 +236,12 @@ def taken(cluster: Cluster, node: str, port: int) -> Iterator[None]:
 
 @pytest.mark.case("L08")
 def test_a_port_in_use_on_the_first_node_is_passed_over(both: Probe) -> None:
-    handle = both.submit("done", ONE_EACH, options={"hold": None})
+    handle = both.submit("done", {**ONE_EACH, "launcher": "srun"}, options={"hold": None})
     job = handle.ids["job"]
     first = zlib.crc32(f"{job}.0".encode())  # where the script begins to look
     wanted, other = (PORTS[(first + step) % len(PORTS)] for step in (0, 1))
     with taken(both.cluster, "node1", wanted):
         both.cluster.client("scontrol", "release", job)
         both.ends(handle, State.DONE)
-    assert f"meeting at fd77::11 port {other}\n" in both.logs(handle)
+    said = (handle.run_dir / f"logs/slurm-{job}.log").read_text()
+    assert f"meeting at fd77::11 port {other}\n" in said

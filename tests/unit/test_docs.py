@@ -71,6 +71,7 @@ def fabrics_page() -> str:
 def _pods_words(pods: Pods) -> list[str]:
     words = [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
     words += ["IPC_LOCK"] * pods.rdma + ["the node's network"] * pods.host_network
+    words += ["folders of the node"] * bool(pods.volumes)
     return words + [f"the side-car `{sidecar.name}`" for sidecar in pods.sidecars]
 
 

@@ -215,6 +215,21 @@ def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path)
     assert "no such preset; did you mean infiniband?" in fault.message.replace("  ", " ")
 
 
+def test_a_variable_of_the_profiles_defaults_is_judged_in_the_profiles_file(tmp_path: Path) -> None:
+    clusters = tmp_path / "clusters.yaml"
+    clusters.write_text(
+        "clusters:\n  a:\n    target: slurm\n    fabric: infiniband\n"
+        "    defaults: {network: {env: {NCCL_IB_HCA: mlx5_9}}, env: {NCCL_IB_DISABL: '0'}}\n"
+    )
+    cluster = find_profiles(str(clusters), {}, tmp_path).choose()
+    found = check_network(resolved("", cluster), cluster)
+    assert found.faults == ()
+    assert [(w.where(), w.key) for w in found.warnings] == [
+        (f"{clusters}:5:61", "clusters.a.defaults.env.NCCL_IB_DISABL"),
+        (f"{clusters}:5:45", "clusters.a.defaults.network.env.NCCL_IB_HCA"),
+    ]
+
+
 def test_warnings_are_printed_and_change_no_code(cli: Cli, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB + "env: {NCCL_SOKET_IFNAME: eth0}\n")

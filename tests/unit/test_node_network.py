@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -107,6 +108,14 @@ def test_a_fault_of_node_0_reaches_the_others(nodes: Nodes) -> None:
     assert f"node 0 ({HOST}): the interface 'eth77'" in nodes.log(1).read_text()
 
 
+@pytest.mark.case("L10")
+def test_a_node_that_does_not_reach_node_0_for_its_fault_says_it_at_its_end(nodes: Nodes) -> None:
+    nodes.start(1, interface="eth77", start_timeout_s=0.3)
+    assert nodes.codes() == {1: 78}, nodes.all_logs()
+    said = nodes.log(1).read_text()
+    assert re.search(rf"no go from node 0 .*: {HOST}: the interface 'eth77' has no address", said)
+
+
 def test_a_fault_is_not_kept_back_for_nodes_that_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,6 +131,14 @@ def test_a_fault_is_not_kept_back_for_nodes_that_are_missing(
     finally:
         head.close_roll_call()
     assert caught.value.code == 78
+
+
+@pytest.mark.case("L11")
+def test_a_node_that_finds_no_way_for_want_of_its_interface_says_so(nodes: Nodes) -> None:
+    nodes.start(1, head="no-such-name.invalid", address="", interface="eth77")
+    assert nodes.codes() == {1: 78}
+    text = f"{HOST}: the interface 'eth77' has no address here that other nodes can reach; "
+    assert text in nodes.log(1).read_text()
 
 
 @in_namespaces
@@ -187,6 +204,11 @@ def test_an_address_of_the_other_kind_is_that_of_the_same_interface(tmp_path: Pa
     assert answers[0][2]["NCCL_SOCKET_FAMILY"] == "AF_INET6"
     assert answers[2].startswith("the interface of 10.1.0.5 has no IPv6 address here")
     assert answers[3] == ["fd02::5", "", {"GLOO_SOCKET_IFNAME": "eth10"}]
+    # gloo takes the first address of an interface: by this node's own name it finds the right one.
+    question = {"address": "10.2.0.5", "address_family": "ipv6", "backend": "gloo"}
+    for own, variables in (("fd02::5", {}), ("10.2.0.5", {"GLOO_SOCKET_IFNAME": "eth10"})):
+        (answer,) = asked(tmp_path, TWO, question, hosts=f"{own} {HOST}\n")
+        assert answer == ["fd02::5", "", variables]
 
 
 @in_namespaces
@@ -213,6 +235,43 @@ def test_two_interfaces_in_one_subnet_are_refused_unless_one_is_named(
     network = "fd01::/64" if asked_for else "10.1.0.0/16"
     assert answer[1].startswith(f"the interfaces eth1 and eth2 are both in {network}: which one")
     assert "Name it with network.interface; interfaces of this node: lo: " in answer[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_here"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo", True),
+        ("GLOO_SOCKET_IFNAME", "l", False),
+        ("GLOO_SOCKET_IFNAME", "lo,eth77", False),
+        ("NCCL_SOCKET_IFNAME", "=lo", True),
+        ("NCCL_SOCKET_IFNAME", "=eth77,lo", True),
+        ("NCCL_SOCKET_IFNAME", "=l", False),
+        ("NCCL_SOCKET_IFNAME", "l", True),
+        ("NCCL_SOCKET_IFNAME", "hsn", False),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", True),
+    ],
+)
+def test_variables_that_name_no_interface_are_refused_with_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_here: bool
+) -> None:
+    for other in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    fault = node.names_nothing(argparse.Namespace(backend="nccl"))
+    assert (fault == "") == is_here
+    if not is_here:
+        assert fault.startswith(f"{name} is {value!r}, and no interface here is called so; ")
+        assert "lo: 127.0.0.1" in fault
+
+
+def test_a_job_whose_variable_names_nothing_is_not_tried_again(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    nodes.nnodes = 1
+    nodes.start(0)
+    assert nodes.codes() == {0: 78}
+    assert f"node 0 ({HOST}): GLOO_SOCKET_IFNAME is 'eth77'" in nodes.log(0).read_text()
 
 
 @in_namespaces
