@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short test-slurm test-slurm-24 test-pods test-k8s kind-demo ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-k8s kind-demo ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -58,6 +58,10 @@ faults-short: setup
 # The pods of each kind of manifest as processes of this machine, and the command line against them.
 test-pods: setup
 	$(BIN)/pytest -n 2 -m 'pods and not k8s_live' tests/k8s
+
+# Each time limit, exceeded on purpose; writes docs/timeouts-measured.md.
+timeouts: setup
+	$(BIN)/pytest tests/trainer/test_timeouts.py tests/trainer/test_patience.py tests/e2e/test_timeouts_local.py --update-golden
 
 # On a real Slurm of this machine; needs root and slurm/dev-cluster install.
 test-slurm: setup

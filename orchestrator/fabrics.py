@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from orchestrator import variables
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
-from orchestrator.spec.base import Part, Text, as_tuple
+from orchestrator.spec.base import KeyPath, Part, Problem, Text, as_tuple, problems_error
+from orchestrator.spec.environment import Environment
+from orchestrator.spec.kubernetes_maps import ResourceCounts, VariableNames, VolumeNames
+from orchestrator.spec.kubernetes_types import AbsolutePath, DnsLabel, Mount, Words
 from orchestrator.spec.resolve import problems_of
 from orchestrator.spec.suggest import did_you_mean
 
@@ -22,6 +25,9 @@ FOLDER = Path(__file__).parent / "data" / "fabrics"
 MAX_EXTENDS = 5  # presets in a row, each of which extends the next
 
 Texts = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
+# capabilities(7), without CAP_ as Kubernetes has them.
+Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")]
+Capabilities = Annotated[tuple[Capability, ...], BeforeValidator(as_tuple)]
 
 
 class Setting(Part):
@@ -47,15 +53,15 @@ class Sidecar(Part):
     """A container that the fabric needs beside the trainer on Kubernetes; the site gives its
     image. It starts before the trainer and ends after it."""
 
-    name: Text = Field(description="Name of the container.")
-    capabilities: Texts = Field(default=(), description="Linux capabilities that it needs.")
-    command: Texts = Field(default=(), description="What it runs; the image's own without it.")
-    args: Texts = Field(default=(), description="Arguments; the site's take their place.")
-    env: dict[str, str] = Field(default_factory=dict, description="Its environment variables.")
-    mounts: dict[str, Text] = Field(
+    name: DnsLabel = Field(description="Name of the container.")
+    capabilities: Capabilities = Field(default=(), description="Linux capabilities that it needs.")
+    command: Words = Field(default=(), description="What it runs; the image's own without it.")
+    args: Words = Field(default=(), description="Arguments; the site's take their place.")
+    env: Environment = Field(default_factory=dict, description="Its environment variables.")
+    mounts: dict[str, Mount] = Field(
         default_factory=dict, description="Where it has which of the fabric's volumes."
     )
-    ready_file: Text | None = Field(
+    ready_file: AbsolutePath | None = Field(
         default=None, description="A file of its own that is there once the trainer may start."
     )
 
@@ -63,7 +69,7 @@ class Sidecar(Part):
 class Folder(Part):
     """A folder of the node that containers have."""
 
-    path: Text = Field(description="Where it is on the node.")
+    path: AbsolutePath = Field(description="Where it is on the node.")
     make: bool = Field(default=False, description="Whether it is made where there is none.")
 
 
@@ -72,18 +78,36 @@ class Pods(Part):
 
     rdma: bool = Field(default=False, description="Pods register memory: IPC_LOCK.")
     host_network: bool = Field(default=False, description="Pods use the node's network.")
-    extra_resources: dict[str, str] = Field(
+    extra_resources: ResourceCounts = Field(
         default_factory=dict, description="Extended resources of each pod."
     )
-    volumes: dict[str, Folder] = Field(
+    volumes: Annotated[dict[str, Folder], VolumeNames] = Field(
         default_factory=dict, description="Folders of the node by the name of a volume."
     )
-    mounts: dict[str, Text] = Field(
+    mounts: dict[str, Mount] = Field(
         default_factory=dict, description="Where the trainer has which of these volumes."
     )
     sidecars: Annotated[tuple[Sidecar, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="Containers beside the trainer."
     )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Pods:
+        found = list(_mount_problems(self))
+        if found:
+            raise problems_error(found)
+        return self
+
+
+def _mount_problems(pods: Pods) -> Iterator[Problem]:
+    """Mounts of what is no volume of the fabric's."""
+    places: list[tuple[KeyPath, dict[str, str]]] = [(("mounts",), pods.mounts)]
+    places += [(("sidecars", n, "mounts"), s.mounts) for n, s in enumerate(pods.sidecars)]
+    for path, mounts in places:
+        for name in mounts:
+            if name not in pods.volumes:
+                fix = f"write one of volumes: {', '.join(pods.volumes) or 'there is none'}"
+                yield Problem((*path, name), f"{name} is no volume of the fabric's", fix, "key")
 
 
 class Preset(Part):
@@ -99,7 +123,9 @@ class Preset(Part):
     promises: Texts = Field(
         default=(), description="Transports of which the library must report one between nodes."
     )
-    variables: dict[str, Setting] = Field(default_factory=dict, description="What is set.")
+    variables: Annotated[dict[str, Setting], VariableNames] = Field(
+        default_factory=dict, description="What is set."
+    )
     leave: dict[str, Text] = Field(
         default_factory=dict, description="What is better left alone, and why."
     )

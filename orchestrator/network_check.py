@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.errors import Fault, UserError
+from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.fabric_pods import pods_problems
 from orchestrator.network_plan import (
     backend_of,
@@ -52,6 +52,8 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     names = list(_name_warnings(job, profile))
     try:
         preset = preset_of(spec)
+    except FaultsError as error:  # they have their places in the preset's own file
+        return Judged(error.faults, tuple(names))
     except UserError as error:
         return Judged((job.fault(Problem(FABRIC, str(error))),), tuple(names))
     faults = [
@@ -63,7 +65,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
         *_unused_warnings(spec, preset),
         *_preset_warnings(spec, preset),
         *_own_warnings(spec, preset),
-        *_local_warnings(spec, profile),
+        *_unused_key_warnings(spec, profile),
     ]
     return Judged(
         tuple(map(job.fault, faults)), (*names, *(job.fault(problem) for problem in warnings))
@@ -188,6 +190,7 @@ def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     """Variables of the user's in the place of what a key of `network` sets."""
     own = own_variables(network_plan(spec, preset, spec.network.interface))
     watched = preset is not None and preset.promises and spec.network.watch != "off"
+    names = {name for _, name, _ in given_variables(spec)}
     for path, name, value in given_variables(spec):
         if name in own and own[name][1] != value:
             key, ours = own[name]
@@ -196,19 +199,34 @@ def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
         elif name in DEBUG_VARIABLES and spec.network.debug != "off":
             message = f"network.debug sets {name} too, and the value here holds"
             yield Problem(path, message, "remove it, or network.debug")
-        elif name == "NCCL_DEBUG" and watched and value.upper() not in REPORTS:
-            yield Problem(
-                path,
-                f"with NCCL_DEBUG {value!r} NCCL does not tell its transports, and network.watch "
-                "compares nothing",
-                "remove it, or write network.watch: off",
-            )
+        elif name == "NCCL_DEBUG" and watched:
+            yield from _report_warnings(path, value, has_file="NCCL_DEBUG_FILE" in names)
 
 
-def _local_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
-    """What has no meaning for the simulated nodes of this machine."""
-    if profile.target != "local":
-        return
-    if spec.network.address_family == "ipv6":
-        message = "on this machine the nodes have addresses of 127.0.0.0/8: it is not used here"
-        yield Problem(("network", "address_family"), message, "write it below clusters.NAME")
+def _report_warnings(path: KeyPath, value: str, *, has_file: bool) -> Iterator[Problem]:
+    """A value of NCCL_DEBUG with which the trainer finds no report of the transports."""
+    nothing = "and network.watch compares nothing"
+    if value.upper() not in REPORTS:
+        message = f"with NCCL_DEBUG {value!r} NCCL does not tell its transports, {nothing}"
+        yield Problem(path, message, "remove it, or write network.watch: off")
+    elif not has_file:
+        message = "NCCL_DEBUG without NCCL_DEBUG_FILE: what NCCL tells of its transports is in no "
+        message += f"file, {nothing}"
+        fix = "remove it, add NCCL_DEBUG_FILE, or write network.watch: off"
+        yield Problem(path, message, fix)
+
+
+def _unused_key_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
+    """Keys that mean nothing to the profile's target."""
+    path: KeyPath = ("network", "host_suffix")
+    fix = "write it below clusters.NAME, for the clusters that it is for"
+    if profile.target == "local":
+        message = (
+            "the simulated nodes of this machine have addresses of 127.0.0.0/8: it is not used"
+        )
+        if spec.network.address_family == "ipv6":
+            yield Problem(("network", "address_family"), message, fix)
+        if spec.network.host_suffix is not None:
+            yield Problem(path, message, fix)
+    elif profile.is_kubernetes and spec.network.host_suffix is not None:
+        yield Problem(path, "pods meet by names of the cluster's own: it is not used", fix)

@@ -28,7 +28,8 @@ FAMILIES = {"ipv4": "AF_INET", "ipv6": "AF_INET6"}
 class NetworkPlan:
     """How the ranks talk to one another, with nothing left to decide.
 
-    What the trainer alone reads may differ between the elements of a sweep: it is not compared.
+    The backend is not compared: elements of a sweep, which differ in keys of the trainer alone,
+    may have another with parallelism.cpu_offload, and the same libraries.
 
     Args:
         device: `cpu`, `cuda`, `xpu`, `npu` or `mlu`.
@@ -49,13 +50,13 @@ class NetworkPlan:
     device: str
     backend: str = field(compare=False)
     fabric: str | None
-    promises: tuple[str, ...] = field(compare=False)
+    promises: tuple[str, ...]
     script: str | None
     library_path: tuple[str, ...]
     pods: Pods | None
     interface: str | None
-    watch: str = field(compare=False)
-    debug: str = field(compare=False)
+    watch: str
+    debug: str
     address_family: str
     host_suffix: str | None
     shared_gpus: bool

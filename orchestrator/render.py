@@ -154,11 +154,17 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,  # no HTML: each value passes the `sh` or the `yaml` filter
     )
-    environment.filters["sh"] = shlex.quote
+    environment.filters["sh"] = _word
     environment.filters["directive"] = _directive
     environment.filters["comment"] = _one_line
     environment.filters["yaml"] = _yaml
     return environment
+
+
+def _word(value: str) -> str:
+    """A value as one word of the shell; quoted also where NAME==VALUE would look like a slip."""
+    word = shlex.quote(value)
+    return f"'{word}'" if word.startswith("=") else word
 
 
 def _directive(value: str) -> str:

@@ -47,7 +47,7 @@ class Feed:
             self._stream,
             config.data.workers,
             timeout_s=batch_wait_s(config),
-            pin=device.type == "cuda",
+            pin=device.type != "cpu",
             rank=contract.rank,
         )
 

@@ -143,7 +143,7 @@ def _copied(value: Any, what: str, into: Buffers | None) -> Any:
     buffer = into.get(what)
     if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
         # Pinned, a GPU writes there several times as fast.
-        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.device.type != "cpu")
         into[what] = buffer
     return buffer.copy_(value)
 

@@ -25,6 +25,7 @@ from trainer.contract import Contract, given_variable, suggest_variables
 from trainer.hang_report import flight_record
 
 LOOK_S = 0.5  # between two looks at the size of the log, and for a request to stop
+PATIENCE_S = 5.0  # for a look that is under way at the end
 MOST_BYTES = 64 * 2**20  # of the log of one rank, old and new together
 MOST_READ_BYTES = 16 * 2**20  # of it, for the transports: they are told at its beginning
 INFO_LEVELS = ("INFO", "TRACE")  # of NCCL_DEBUG, at which the transports are told
@@ -172,7 +173,7 @@ class Keeper(threading.Thread):
     def finish(self) -> None:
         """The group is gone, or is to be given up: save what the recorder has at the end."""
         self._finished.set()
-        self.join()
+        self.join(PATIENCE_S)
         if not os.path.exists(self._contract.hang_file):  # its report has the same
             self._save()
 
@@ -183,7 +184,7 @@ class Keeper(threading.Thread):
             aside = path.with_name(f".{path.name}.{os.getpid()}")
             aside.write_bytes(flight_record(self._nccl))
             aside.replace(path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # of the disk, or of torch
             print(f"trainer: no flight record: {error}", file=sys.stderr)
             return False
         return True

@@ -27,6 +27,7 @@ from trainer.contract import (
     Contract,
     record_collectives,
 )
+from trainer.devices import device_of
 from trainer.elastic import for_world
 from trainer.library_log import RECORDED_COLLECTIVES, kept
 from trainer.limits import group_timeout_s
@@ -93,7 +94,7 @@ def _train(config: TrainerConfig, contract: Contract) -> None:
     try:
         phase.enter("start", 0)
         with kept(config, contract):
-            device = _device(config, contract)
+            device = device_of(config.device, contract)
             with process_group(config, contract) as store:
                 _train_in_group(config, contract, store, device)
     finally:
@@ -141,23 +142,6 @@ def _leave_early(config: TrainerConfig, contract: Contract, step: int) -> None:
         ledger.outcome = OUTCOME_DRAINED
         ledger.close(step, Clock())
         contract.write_outcome(OUTCOME_DRAINED, step)
-
-
-def _device(config: TrainerConfig, contract: Contract) -> torch.device:
-    import torch
-
-    if config.device == "cpu":
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if contract.local_rank >= count:
-        raise ConfigurationError(
-            "resources.gpus_per_node: give as many as a node has, or 0 to train on the CPU:"
-            f" local rank {contract.local_rank} needs GPU {contract.local_rank}, but torch sees"
-            f" {count} GPU(s) on {socket.gethostname()}"
-        )
-    device = torch.device("cuda", contract.local_rank)
-    torch.cuda.set_device(device)
-    return device
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import IO, Any
 import torch
 
 from trainer.contract import METRICS_TAG, Contract
+from trainer.devices import module_of
 
 # Peak dense bf16 FLOP/s by name of the device: NVIDIA's data sheets of A100 (2021), H100 SXM (2023)
 # and H200 SXM (2024).
@@ -152,8 +153,8 @@ class Clock:
 
 def peak_memory_bytes(device: torch.device) -> int:
     """Highest memory use so far of this process: allocated on the GPU, resident on the CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu":
+        return int(module_of(device).max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 

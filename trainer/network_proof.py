@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainer import library_log
 from trainer.config import TrainerConfig
@@ -27,9 +27,13 @@ class WrongNetwork(RuntimeError):
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank has found: its transports, or why it knows none."""
+    """What one rank has found: its transports, or why it knows none.
+
+    interfaces: those that it was told to use, which may have another name on another node.
+    """
 
     who: str
+    interfaces: list[str]
     report: Report = field(default_factory=Report)
     unknown: str = ""
 
@@ -74,24 +78,25 @@ class Proof:
             print(f"trainer: {message}", file=sys.stderr, flush=True)
 
     def _told(self) -> list[Told]:
-        who = str(self._peers.me)
+        me = Told(str(self._peers.me), _wanted_interfaces(self._config))
         if "nccl" in self._config.backend:
-            return self._peers.exchange(self._of_nccl(who), WHAT)
+            return self._peers.exchange(self._of_nccl(me), WHAT)
         if self._config.backend != "gloo":
-            return self._peers.exchange(Told(who, unknown="its library tells nothing"), WHAT)
-        return self._of_gloo(who)
+            return self._peers.exchange(replace(me, unknown="its library tells nothing"), WHAT)
+        return self._of_gloo(me)
 
-    def _of_nccl(self, who: str) -> Told:
+    def _of_nccl(self, me: Told) -> Told:
         try:
             text = library_log.read_log()
         except library_log.Unreadable as error:
-            return Told(who, unknown=str(error))
+            return replace(me, unknown=str(error))
         if self._config.network.debug == "off":
             library_log.end_log(self._contract)
         report = read_report(text, self._nodes)
-        return Told(who, report, "the library's log tells no transport" if report.empty else "")
+        unknown = "the library's log tells no transport" if report.empty else ""
+        return replace(me, report=report, unknown=unknown)
 
-    def _of_gloo(self, who: str) -> list[Told]:
+    def _of_gloo(self, me: Told) -> list[Told]:
         """Which connections lead to another rank is known once all have told their addresses."""
         try:
             # The rendezvous store's may lead elsewhere, and carry no data.
@@ -100,11 +105,11 @@ class Proof:
         except (OSError, ValueError) as error:
             own, unknown = [], f"its connections cannot be seen: {error}"
         spoken = self._peers.exchange({one.own.address for one in own}, WHAT)
-        told = Told(who, unknown=unknown) if unknown else self._counted(who, own, spoken)
+        told = replace(me, unknown=unknown) if unknown else self._counted(me, own, spoken)
         return self._peers.exchange(told, WHAT)
 
     def _counted(
-        self, who: str, own: Sequence[Connection], spoken: Sequence[Collection[bytes]]
+        self, me: Told, own: Sequence[Connection], spoken: Sequence[Collection[bytes]]
     ) -> Told:
         """spoken: the addresses of each rank."""
         mine, ranks = self._nodes[self._contract.rank], set().union(*spoken)
@@ -114,11 +119,12 @@ class Proof:
         try:
             report = Report(interfaces=by_interface(one.own.address for one in to_ranks))
         except OSError as error:
-            return Told(who, unknown=f"its interfaces cannot be seen: {error}")
+            return replace(me, unknown=f"its interfaces cannot be seen: {error}")
         for one in to_ranks:
             side = report.within if one.other.address in near else report.between
             side["gloo"] += 1
-        return Told(who, report, "" if to_ranks else "it has no connection to another rank")
+        unknown = "" if to_ranks else "it has no connection to another rank"
+        return replace(me, report=report, unknown=unknown)
 
     def _write(self, step: int, told: Sequence[Told], verdict: Judgement) -> None:
         total = added(one.report for one in told)
@@ -143,13 +149,12 @@ def judge(config: TrainerConfig, num_nodes: int, told: Sequence[Told]) -> Judgem
     """Compare what the ranks have told with the promises of the fabric and the interface."""
     network = config.network
     promised = promised_here(network.promises, num_nodes) if "nccl" in config.backend else []
-    wanted = _wanted_interfaces(config)
     place = "between nodes" if num_nodes > 1 else "within the node"
     faults: list[str] = []
     compared = False
     for one in told:
         counts = one.report.between if num_nodes > 1 else one.report.within
-        interfaces = one.report.interfaces
+        interfaces, wanted = one.report.interfaces, one.interfaces
         compared |= bool((promised and counts) or (wanted and interfaces))
         if promised and (odd := strangers(counts, promised)):
             words = f"{', '.join(odd)} {place}, and fabric {network.fabric} promises"

@@ -94,7 +94,7 @@ def replicated(
         sync_buffers = next(model.buffers(), None) is not None
     wrapped = DistributedDataParallel(
         model,
-        device_ids=[device.index] if device.type == "cuda" else None,
+        device_ids=None if device.type == "cpu" else [device.index],
         bucket_cap_mb=_bucket_cap_mb(ddp, config.backend),
         find_unused_parameters=ddp.find_unused_parameters,
         gradient_as_bucket_view=ddp.gradient_as_bucket_view,

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.boxes import Box
+from trainer.devices import module_of
 from trainer.full_state import STEP, misfits, refuse
 from trainer.mesh import Sizes
 from trainer.parallelized import Parallelized
@@ -49,8 +50,8 @@ def staged(
     held = [*_weights(parallel), *_moments(parallel, optimizer)]
     mine = [*_buffers(parallel), *_share(held, parallel.sizes, dist.get_rank())]
     parts = {name: Part(part.shape, _copies(part, old.get(name))) for name, part, _ in mine}
-    if parallel.device.type == "cuda":
-        torch.cuda.synchronize(parallel.device)
+    if parallel.device.type != "cpu":
+        module_of(parallel.device).synchronize(parallel.device)
     return parts
 
 
@@ -64,8 +65,8 @@ def _copies(part: Part, old: Part | None) -> list[Box]:
 
 def _copy(values: Tensor, spare: Tensor | None) -> Tensor:
     if spare is None or spare.shape != values.shape or spare.dtype != values.dtype:
-        # Pinned: a GPU copies into such memory by itself, and faster.
-        pin = values.is_cuda
+        # Pinned: a device copies into such memory by itself, and faster.
+        pin = values.device.type != "cpu"
         spare = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=pin)
     return spare.copy_(values, non_blocking=True)
 

@@ -130,7 +130,7 @@ def _mixed_precision(parallelism: ParallelismConfig) -> MixedPrecisionPolicy:
 
 def _offload(parallelism: ParallelismConfig, device: torch.device) -> OffloadPolicy:
     if parallelism.cpu_offload:
-        return CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        return CPUOffloadPolicy(pin_memory=device.type != "cpu")
     return OffloadPolicy()
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from trainer import checkpoint
 from trainer.changes import FRESH, Settings
 from trainer.contract import ConfigurationError
+from trainer.devices import module_of
 from trainer.parallelized import Parallelized
 
 # Of the files. 1 had the optimizer by number, and the rows of attention.inward in another order.
@@ -72,8 +73,8 @@ def random_state(device: torch.device) -> dict[str, Any]:
         "numpy": [torch.from_numpy(np.asarray(keys, np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type != "cpu":
+        state[device.type] = module_of(device).get_rng_state(device)
     return state
 
 
@@ -85,8 +86,8 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     words = keys.numpy().astype(np.uint32)
     np.random.set_state(("MT19937", words, position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type != "cpu" and device.type in state:
+        module_of(device).set_rng_state(state[device.type], device)
 
 
 def load(path: Path) -> Saved:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from trainer import signals
+from trainer.devices import module_of
 
 Agreed = Literal["stop", "save"]
 KEY = "orchestrate/after"
@@ -50,7 +51,7 @@ class StopProtocol:
         self._device = device
         self._saves = 0  # agreed on so far, the same on all ranks after the same step
         self._is_taken = False  # this rank knows that the key is written
-        self._lag = 1 if device.type == "cuda" else 0
+        self._lag = 0 if device.type == "cpu" else 1
         self._every = 1  # steps from one reading of the key to the next, the same on all ranks
         self._fence: Callable[[], None] | None = None
         self.step_s = 0.0  # of the last steps that were reported
@@ -102,7 +103,7 @@ class StopProtocol:
     def _wait_for_step_before(self) -> None:
         if self._fence is not None:
             self._fence()
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = module_of(self._device).Event()
         event.record()
         self._fence = event.synchronize
 

@@ -204,8 +204,8 @@ class Kubernetes(Part):
     )
     rdma: bool = Field(
         default=False,
-        description="The pods register memory with a network card: IPC_LOCK. Without it the fabric "
-        "says.",
+        description="The pods register memory with a network card: IPC_LOCK. Where it is not "
+        "written, the fabric says.",
     )
     sidecars: Annotated[
         dict[str, SidecarImage],
@@ -223,8 +223,8 @@ class Kubernetes(Part):
     )
     host_network: bool = Field(
         default=False,
-        description="The pods use the node's network: hostNetwork and its DNS policy. Without it "
-        "the fabric says.",
+        description="The pods use the node's network: hostNetwork and its DNS policy. Where it is "
+        "not written, the fabric says.",
     )
     node_selector: Selector = Field(default_factory=dict, description="nodeSelector.")
     node_affinity: NodeRequirements = Field(

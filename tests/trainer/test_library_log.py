@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models import Words
 from ranks import run_ranks
+from running import wait_until
 from runs import Run, configuration
 from trainer import library_log, phase
 from trainer.config import TrainerConfig, parse_config
@@ -107,6 +108,31 @@ def test_the_log_is_bounded_and_loses_no_line_between_two_files(tmp_path: Path) 
     assert len(lines) > 100
     assert first == lines[0]
     assert left == [".old"]
+
+
+def _watched(root: Path) -> list[int]:
+    """Sizes of the files of a log to which C writes until it has been begun anew."""
+    library_log.MOST_BYTES = 2000
+    with kept(nccl_config(network__debug="trace"), contract(root)):
+        path = log_path()
+        assert path is not None
+        libc = ctypes.CDLL(None)
+        libc.fopen.restype = ctypes.c_void_p
+        file = ctypes.c_void_p(libc.fopen(os.fsencode(path), b"w"))
+        libc.setlinebuf(file)
+        libc.fputs(b"x" * 1100 + b"\n", file)
+        wait_until(Path(f"{path}.old").exists, "a log that is begun anew")
+        wait_until(lambda: f"{path}.old" not in _open_files(), "C writes into the new one")
+        libc.fputs(b"new\n", file)
+        return [Path(f"{path}.old").stat().st_size, path.stat().st_size]
+
+
+def _open_files() -> list[str]:
+    return [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+
+
+def test_a_log_that_grows_is_begun_anew_while_it_is_written(tmp_path: Path) -> None:
+    assert run_ranks(1, _watched, tmp_path) == [[1101, 4]]
 
 
 def test_a_log_that_is_no_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

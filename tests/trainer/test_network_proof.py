@@ -85,7 +85,7 @@ def test_nothing_is_looked_at_where_it_is_off(tmp_path: Path) -> None:
 )
 def test_two_interfaces_are_told_apart(tmp_path: Path) -> None:
     """A network namespace with two of them: the one that gloo was told is the one that is seen,
-    though the rendezvous goes over another."""
+    though the rendezvous goes over another. Then a second node, where it has another name."""
     script = f"""set -e
     ip link set lo up
     for at in 1 2; do
@@ -98,7 +98,10 @@ def test_two_interfaces_are_told_apart(tmp_path: Path) -> None:
     exec {sys.executable} {HERE / "two_interfaces.py"} {tmp_path}
     """
     command = ["unshare", "--net", "sh", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    paths = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=paths
+    )
     if "Operation not permitted" in done.stderr:
         pytest.skip("this machine allows no network namespace")
     assert done.returncode == 0, done.stderr
@@ -108,6 +111,11 @@ def test_two_interfaces_are_told_apart(tmp_path: Path) -> None:
     address = events[1]["addresses"][0]
     assert address in ("10.77.2.1", "fd77:2::1")
     assert f"uses the interface net2 ({address}), not net1" in events[0]["faults"][0]
+    (nodes,) = Run(tmp_path / "nodes").events("network")
+    assert (nodes["interface"], nodes["agrees"]) == ("net2,peer2", True)
+    assert nodes["addresses"] == ["10.77.2.1", "10.77.2.2"]
+    assert nodes["transports"]["gloo"] >= RANKS
+    assert nodes["within"] == {}
 
 
 # NCCL itself needs GPUs: its log is written as it writes it, the rest is real.
@@ -215,7 +223,7 @@ def test_the_users_own_file_is_read_and_stays(
 
 
 def told(rank: int, *lines: str) -> Told:
-    return Told(f"rank {rank} on node", read_report(log(*lines), [0, 1]))
+    return Told(f"rank {rank} on node", [], read_report(log(*lines), [0, 1]))
 
 
 def test_what_cannot_be_judged_is_no_fault() -> None:

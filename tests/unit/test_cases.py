@@ -45,6 +45,7 @@ CASES = {
     "L28": "several slices of one GPU",
     "L29": "an early failure keeps its nodes",
     "L30": "the image's variables win over the job's",
+    "L31": "a limit for steps is taken for loading and saving",
     "L32": "a failed job's pods stay on their GPUs",
     "L33": "restarts without end",
     "L34": "one pod starts again, the others hang",
@@ -54,7 +55,7 @@ CASES = {
     "L38": "an elastic job is shown Running or Succeeded wrongly",
     "L39": "admitted and suspended, or suspended and shown as running",
     "L40": "64 MB of shared memory",
-    "L41": "locked memory too small for RDMA",
+    "L41": "locked memory is too small for a network card",
     "L44": "a requeued run meets its own old ranks",
     "T01": "accumulation under FSDP differs from the whole batch",
     "T02": "accumulation without sums keeps whole gradients",
@@ -89,7 +90,6 @@ CASES = {
     "T31": "the loader's workers hang and nobody says where",
 }
 LATER = {
-    "L31": "time limits of phases",
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
     **dict.fromkeys(("T32", "T33"), "advice and estimates"),
 }

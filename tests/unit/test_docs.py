@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import COMMANDS, orchestrate
+from orchestrator.fabrics import Pods, names, preset
 from orchestrator.spec import fields
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -43,7 +44,42 @@ def job_file_page() -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {"commands.md": commands_page, "job-file.md": job_file_page}
+def fabrics_page() -> str:
+    head = (
+        "# Presets of network fabrics\n\nMade from `orchestrator/data/fabrics` by `make golden`; "
+        "`orchestrate fabric show NAME` gives reasons and sources. How to use them: "
+        "[network fabrics](../fabrics.md).\n"
+    )
+    rows = [
+        head,
+        "| fabric | for | backend | sets | must be reported between nodes | pods need | tried |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for found in map(preset, names()):
+        sets = [f"`{name}={setting.value}`" for name, setting in found.variables.items()]
+        sets += [f"`source {found.script.path}`"] if found.script else []
+        sets += [f"`{path}` in `LD_LIBRARY_PATH`" for path in found.library_path]
+        pods = _pods_words(found.kubernetes) if found.kubernetes else []
+        promised = [f"`{name}`" for name in found.promises]
+        tried = "yes" if found.tried else "no"
+        cells = [found.name, found.summary, ", ".join(found.backends)]
+        cells += [" ".join(sets), " or ".join(promised), ", ".join(pods), tried]
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _pods_words(pods: Pods) -> list[str]:
+    words = [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
+    words += ["IPC_LOCK"] * pods.rdma + ["the node's network"] * pods.host_network
+    words += ["folders of the node"] * bool(pods.volumes)
+    return words + [f"the side-car `{sidecar.name}`" for sidecar in pods.sidecars]
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "fabrics.md": fabrics_page,
+    "job-file.md": job_file_page,
+}
 
 
 @pytest.mark.parametrize("name", PAGES)

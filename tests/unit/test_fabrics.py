@@ -26,6 +26,31 @@ def test_each_preset_is_of_the_form_and_has_names_that_libraries_have(name: str)
         assert setting.since == {} or known is not None
 
 
+# Of drivers, which have no list here: CUDA programming guide, ROCm and Level Zero documentation.
+DRIVERS = {"CUDA_DEVICE_ORDER", "HSA_FORCE_FINE_GRAIN_PCIE", "ZE_FLAT_DEVICE_HIERARCHY"}
+
+
+def release(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")]
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_variable_is_one_of_the_releases_that_are_named(name: str) -> None:
+    """In the list of its library, not gone there, and with the release that brought it where that
+    is younger than the oldest of the list."""
+    for variable, setting in preset(name).variables.items():
+        known = find(variable)
+        if known is None:
+            assert variable in DRIVERS
+            continue
+        assert (known.until, known.use) == ("", ""), variable
+        assert set(setting.since) <= {known.library}, variable
+        if known.library == "nccl":
+            oldest, newest = libraries()["nccl"].versions.split(" to ")
+            least = setting.since.get("nccl", oldest)
+            assert release(known.since or "0") <= release(least) <= release(newest), variable
+
+
 @pytest.mark.parametrize("name", names())
 def test_what_a_preset_leaves_alone_is_a_name_too(name: str) -> None:
     for variable in preset(name).leave:

@@ -120,7 +120,9 @@ def test_the_times_nest(target: str) -> None:
         assert option(template, "--shutdown-timeout-s") == "100"
         assert template["spec"]["terminationGracePeriodSeconds"] == 160
         assert option(template, "--time-limit-s") == "3600"
-        assert template["spec"]["activeDeadlineSeconds"] == 3600 + 600 + 60
+        start_s = int(option(template, "--start-timeout-s") or 0)
+        assert start_s == 603  # 10 minutes, and a second for each node
+        assert template["spec"]["activeDeadlineSeconds"] == 3600 + start_s + 60
     assert "activeDeadlineSeconds" not in pod(target)["spec"]
 
 

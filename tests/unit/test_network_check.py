@@ -7,40 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from networks import CPU, JOB, judged, planned, resolved
 
 from orchestrator.errors import Fault
 from orchestrator.network_check import Judged, check_network
-from orchestrator.plan import LaunchPlan, make_plan
-from orchestrator.profiles import ClusterProfile, find_profiles
-from orchestrator.source import parse_document
-from orchestrator.spec import ResolvedJob, resolve_job
+from orchestrator.plan import make_plan
+from orchestrator.profiles import find_profiles
 
-JOB = """\
-name: demo
-resources: {nodes: 2, gpus_per_node: 4}
-train: {model: {preset: nano}, data: {python_docs: true}, steps: 5}
-"""
 Cli = Callable[..., tuple[int, str, str]]
-CPU = "resources.gpus_per_node=0"
 PRESETS = Path(__file__).resolve().parents[2] / "orchestrator" / "data" / "fabrics"
-
-
-def profile(fabric: str | None = None, target: str = "slurm") -> ClusterProfile:
-    return ClusterProfile.model_validate({"name": "dev", "target": target, "fabric": fabric})
-
-
-def resolved(text: str, cluster: ClusterProfile, *sets: str) -> ResolvedJob:
-    return resolve_job(parse_document((JOB + text).encode(), "job.yaml"), cluster, sets)
-
-
-def judged(text: str, *sets: str, fabric: str | None = None, target: str = "slurm") -> Judged:
-    cluster = profile(fabric, target)
-    return check_network(resolved(text, cluster, *sets), cluster)
-
-
-def planned(text: str, *sets: str, fabric: str | None = None, target: str = "slurm") -> LaunchPlan:
-    cluster = profile(fabric, target)
-    return make_plan(resolved(text, cluster, *sets).spec, cluster)
 
 
 def lines(found: tuple[Fault, ...]) -> list[str]:
@@ -110,6 +85,14 @@ def lines(found: tuple[Fault, ...]) -> list[str]:
             ),
         ),
         (
+            "network: {fabric: infiniband}\nenv: {NCCL_DEBUG: INFO}",
+            (
+                "5:19 env.NCCL_DEBUG: NCCL_DEBUG without NCCL_DEBUG_FILE: what NCCL tells of its "
+                "transports is in no file, and network.watch compares nothing; remove it, add "
+                "NCCL_DEBUG_FILE, or write network.watch: off"
+            ),
+        ),
+        (
             "network: {fabric: infiniband, env: {NCCL_IB_HCA: mlx5_3}}",
             (
                 "4:50 network.env.NCCL_IB_HCA: NCCL_IB_HCA is 'mlx5' in the fabric infiniband (Only"
@@ -141,18 +124,6 @@ def test_what_is_doubtful_is_said_at_its_place(text: str, warning: str) -> None:
     assert lines(found.warnings) == [f"warning: job.yaml:{warning}"]
 
 
-def test_what_the_user_writes_holds() -> None:
-    text = (
-        "network: {fabric: infiniband, interface: ib0, env: {NCCL_IB_HCA: mlx5_3, NCCL_DEBUG: A}}\n"
-    )
-    plan = planned(text + "env: {NCCL_SOCKET_IFNAME: '=ib1'}\n")
-    env = dict(plan.env)
-    assert (env["NCCL_IB_HCA"], env["NCCL_SOCKET_IFNAME"], env["NCCL_DEBUG"]) == (
-        "mlx5_3", "=ib1", "A",
-    )  # fmt: skip
-    assert dict(planned("network: {fabric: infiniband}\n").env)["NCCL_IB_HCA"] == "mlx5"
-
-
 def test_a_fabric_without_gpus_is_not_used_and_that_is_said() -> None:
     found = judged("", CPU, fabric="infiniband")
     expected = "warning: profile dev fabric: the fabric infiniband is for nccl, and the job uses "
@@ -182,56 +153,29 @@ def test_a_backend_that_the_fabric_is_not_for(fabric: str, backend: str, fault: 
 
 
 @pytest.mark.parametrize(
-    ("text", "sets", "expected"),
-    [
-        ("", [], ("cuda", "nccl")),
-        ("", [CPU], ("cpu", "gloo")),
-        ("network: {backend: gloo}", [], ("cuda", "gloo")),
-        ("network: {backend: xccl}", [], ("xpu", "xccl")),
-        ("network: {fabric: xccl}", [], ("xpu", "xccl")),
-        ("network: {fabric: hccl}", [], ("npu", "hccl")),
-        ("network: {fabric: cncl}", [], ("mlu", "cncl")),
-        ("network: {fabric: cncl}", [CPU], ("cpu", "gloo")),
-        ("network: {fabric: gloo}", [], ("cuda", "nccl")),
-        ("network: {backend: 'cpu:gloo,cuda:nccl', fabric: efa}", [],
-         ("cuda", "cpu:gloo,cuda:nccl")),
-    ],
-)  # fmt: skip
-def test_the_backend_follows_from_device_and_fabric(
-    text: str, sets: list[str], expected: tuple[str, str]
-) -> None:
-    plan = planned(text + "\n", *sets)
-    assert (plan.trainer["device"], plan.trainer["backend"]) == expected
-    if "efa" in text:
-        assert plan.network.fabric == "efa"
-
-
-def test_an_interface_is_named_for_each_library() -> None:
-    sets = ["network.interface=eth0"]
-    assert ("CCL_KVS_IFACE", "eth0") in planned("network: {backend: xccl}\n", *sets).env
-    assert ("HCCL_SOCKET_IFNAME", "=eth0") in planned("network: {backend: hccl}\n", *sets).env
-
-
-def test_the_plan_has_what_a_fabric_needs_of_nodes_and_pods() -> None:
-    network = planned("network: {fabric: gcp-rdma}\n").network
-    assert network.script == "/usr/local/gib/scripts/set_nccl_env.sh"
-    assert network.library_path == ("/usr/local/gib/lib64",)
-    assert network.promises == ("NET/gIB",)
-    pods = planned("network: {fabric: infiniband}\n").network.pods
-    assert pods is not None
-    assert pods.rdma
-
-
-@pytest.mark.parametrize("target", ["slurm", "local"])
-def test_the_family_of_addresses_has_no_meaning_on_this_machine(target: str) -> None:
+    ("target", "unused"),
+    [("slurm", []), ("jobset", ["host_suffix"]), ("local", ["address_family", "host_suffix"])],
+)
+def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[str]) -> None:
     text = "network: {address_family: ipv6, host_suffix: -ib}\n"
+    text += "clusters: {dev: {kubernetes: {runs: {pvc: runs}}}}\n" * (target == "jobset")
     plan, found = planned(text, target=target), judged(text, target=target)
     is_local = target == "local"
     assert (plan.network.address_family, plan.network.host_suffix) == (
         ("auto", None) if is_local else ("ipv6", "-ib")
     )
-    assert [w.key for w in found.warnings] == ["network.address_family"] * is_local
+    assert [w.key for w in found.warnings] == [f"network.{key}" for key in unused]
     assert dict(plan.env).get("NCCL_SOCKET_FAMILY") == (None if is_local else "AF_INET6")
+
+
+def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text("version: 1\nname: ours\nsumary: x\nbackends: [nccl]\n")
+    found = judged(f"network: {{fabric: {file}}}\n").faults
+    assert {(fault.file, fault.key) for fault in found} >= {(str(file), "sumary")}
+    [missing] = judged("network: {fabric: ./nowhere.yaml}\n").faults
+    assert (missing.key, missing.where()) == ("network.fabric", "job.yaml:4:19")
+    assert "nowhere.yaml" in missing.message
 
 
 @pytest.mark.parametrize(
@@ -269,6 +213,21 @@ def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path)
     [fault] = check_network(resolved("", bad), bad).faults
     assert (fault.where(), fault.key) == (f"{clusters}:5:13", "clusters.bad.fabric")
     assert "no such preset; did you mean infiniband?" in fault.message.replace("  ", " ")
+
+
+def test_a_variable_of_the_profiles_defaults_is_judged_in_the_profiles_file(tmp_path: Path) -> None:
+    clusters = tmp_path / "clusters.yaml"
+    clusters.write_text(
+        "clusters:\n  a:\n    target: slurm\n    fabric: infiniband\n"
+        "    defaults: {network: {env: {NCCL_IB_HCA: mlx5_9}}, env: {NCCL_IB_DISABL: '0'}}\n"
+    )
+    cluster = find_profiles(str(clusters), {}, tmp_path).choose()
+    found = check_network(resolved("", cluster), cluster)
+    assert found.faults == ()
+    assert [(w.where(), w.key) for w in found.warnings] == [
+        (f"{clusters}:5:61", "clusters.a.defaults.env.NCCL_IB_DISABL"),
+        (f"{clusters}:5:45", "clusters.a.defaults.network.env.NCCL_IB_HCA"),
+    ]
 
 
 def test_warnings_are_printed_and_change_no_code(cli: Cli, tmp_path: Path) -> None:

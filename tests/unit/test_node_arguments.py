@@ -22,10 +22,7 @@ from orchestrator.submitit_settings import submitit_settings
 from trainer import node
 
 GPUS = {"nodes": 2, "gpus_per_node": 4}
-GIB = (
-    "--source /usr/local/gib/scripts/set_nccl_env.sh "
-    "--library-path /usr/local/gib/lib64 --library-path /usr/local/nvidia/lib64"
-)
+GIB = "--source /usr/local/gib/scripts/set_nccl_env.sh --library-path /usr/local/gib/lib64"
 PLACE = {"interface": "ib0", "address_family": "ipv6"}
 
 

@@ -159,6 +159,11 @@ CASES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"allowed_images": ["*"]}, ["kubernetes.image=null"], []),
     ({"allowed_images": ["trainer:*"]}, ["kubernetes.image=null"], ["kubernetes.image"]),
     ({"allowed_images": ["trainer:*"]}, ["kubernetes.image=x/trainer:1"], ["kubernetes.image"]),
+    (
+        {"allowed_images": ["trainer:*"]},
+        ["kubernetes.image=trainer:1", "kubernetes.sidecars={tcpx-daemon: {image: x/y}}"],
+        ["kubernetes.sidecars.tcpx-daemon.image"],
+    ),
     ({"required_labels": ["cost-center"]}, [], []),
     ({"required_labels": {"cost-center": "[a-n]one"}}, [], []),
     ({"allowed_queues": ["best-*", "other"]}, [], []),

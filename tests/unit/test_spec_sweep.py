@@ -216,6 +216,13 @@ def test_an_element_that_changes_the_job_itself_is_refused() -> None:
         plan_of(sweep)
 
 
+def test_elements_may_differ_in_where_sums_are_made() -> None:
+    text = "resources: {gpus_per_node: 1}\nparallelism: {strategy: full_shard}\n"
+    sweep = plan_of(text + "sweep: {grid: {parallelism.cpu_offload: [false, true]}}").sweep
+    assert sweep is not None
+    assert [t["backend"] for t in sweep.trainers] == ["nccl", "cpu:gloo,cuda:nccl"]
+
+
 def test_a_plan_without_its_elements_is_a_mistake_of_the_program() -> None:
     job = resolved("sweep: {grid: {train.seed: [1]}}")
     with pytest.raises(ValueError, match="elements of the sweep are not given"):

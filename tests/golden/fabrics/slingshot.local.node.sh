@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# One simulated node of run wired: bash node.sh NODE_RANK
+# The local backend starts 2 of these, each on a loopback address of its own. It sets
+# ORCHESTRATE_HEAD, _ADDRESS, _PORT, _ID (rendezvous), _RUN_DIR, _WORKDIR (folders),
+# _PYTHON, _NODE_PY, _ENTRY (programs): paths of a machine have no place in a rendered file.
+# shellcheck disable=SC2016 # values of the job file: nothing in them is to be expanded
+set -euo pipefail
+
+export FI_CXI_DEFAULT_CQ_SIZE=131072
+export FI_CXI_DEFAULT_TX_SIZE=2048
+export FI_CXI_DISABLE_HOST_REGISTER=1
+export FI_CXI_DISABLE_NON_INJECT_MSG_IDC=1
+export FI_CXI_RDZV_EAGER_SIZE=0
+export FI_CXI_RDZV_GET_MIN=0
+export FI_CXI_RDZV_PROTO=alt_read
+export FI_CXI_RDZV_THRESHOLD=0
+export FI_CXI_RX_MATCH_MODE=hybrid
+export FI_MR_CACHE_MONITOR=userfaultfd
+export NCCL_CROSS_NIC=1
+export NCCL_NET='AWS Libfabric'
+export NCCL_NET_GDR_LEVEL=PHB
+export NCCL_SOCKET_IFNAME='=lo'
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+
+exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
+  --run-dir "$ORCHESTRATE_RUN_DIR" \
+  --workdir "$ORCHESTRATE_WORKDIR" \
+  --nnodes 2 \
+  --node-rank "$1" \
+  --nproc-per-node 1 \
+  --head "$ORCHESTRATE_HEAD" \
+  --port "$ORCHESTRATE_PORT" \
+  --address "$ORCHESTRATE_ADDRESS" \
+  --id "$ORCHESTRATE_ID" \
+  --start-timeout-s 602 \
+  --shutdown-timeout-s 300 \
+  --backend nccl --preflight mig,nccl-conf \
+  --allow-loopback \
+  -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"
