@@ -34,6 +34,7 @@ ONE_EACH: dict[str, Any] = {
     "resources": {"nodes": 2, "ranks_per_node": 1},
     "timeouts": {"start": "60s", "shutdown": "60s"},
 }
+START_S = 15  # timeouts.start where the run is refused
 STEPS = 5
 TRAINING = f"""
 name: faults
@@ -116,10 +117,30 @@ def test_training_takes_the_interface_that_the_job_names(lab: Cluster, tmp_path:
     training = Training.submitted(lab, tmp_path, [], TRAINING)
     training.ends(State.DONE)
     assert [address for _, address in training.meetings()] == ["10.78.0.11"]
-    lines = (training.run_dir / "metrics.jsonl").read_text().splitlines()
-    start = next(line for line in map(json.loads, lines) if line.get("event") == "start")
+    parameters = event(training, "start")["parameters"]
     # Of two ranks each sends half of the gradients to the other, and then half of their sums.
-    assert_carried(lab, before, FAST, start["parameters"] * 4 * STEPS)
+    assert_carried(lab, before, FAST, parameters * 4 * STEPS)
+    proof = event(training, "network")
+    assert (proof["agrees"], proof["interface"]) == (True, FAST)
+    assert proof["addresses"] == ["10.78.0.11", "10.78.0.12"]
+
+
+@pytest.mark.case("L10")
+def test_training_over_another_interface_is_stopped(lab: Cluster, tmp_path: Path) -> None:
+    text = TRAINING.replace(f"interface: {FAST}", f"interface: {FAST}, watch: stop")
+    text += f"env: {{GLOO_SOCKET_IFNAME: {MANAGEMENT}}}\nattempts: {{failures: 0}}\n"
+    training = Training.submitted(lab, tmp_path, [], text)
+    reason = training.ends(State.FAILED).reason
+    assert "rank 0 on node1 uses the interface eth0 (10.77.0.11), not fast0" in reason
+    assert "rank 1 on node2 uses the interface eth0 (10.77.0.12), not fast0" in reason
+    assert event(training, "network")["agrees"] is False
+
+
+def event(training: Training, name: str) -> dict[str, Any]:
+    lines = (training.run_dir / "metrics.jsonl").read_text().splitlines()
+    found = [line for line in map(json.loads, lines) if line.get("event") == name]
+    assert len(found) == 1, lines
+    return dict(found[0])
 
 
 @pytest.mark.slurm24
@@ -158,11 +179,13 @@ def test_torchrun_on_nodes_without_any_names(both: Probe, hosts: Path) -> None:
 
 def refused(both: Probe, network: dict[str, str]) -> str:
     """What the run says that is given up without a second attempt."""
-    timeouts = {"start": "15s", "shutdown": "60s"}
+    timeouts = {"start": f"{START_S}s", "shutdown": "60s"}
     handle = both.submit("done", {**ONE_EACH, "network": network, "timeouts": timeouts})
     both.ends(handle, State.FAILED)
     shown = both.cluster.scontrol(handle.ids["job"])
     assert (shown["ExitCode"], shown["Restarts"]) == ("78:0", "0"), both.logs(handle)
+    hours, minutes, seconds = map(int, shown["RunTime"].split(":"))
+    assert hours * 3600 + minutes * 60 + seconds <= START_S + 10
     return both.logs(handle)
 
 
