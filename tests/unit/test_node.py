@@ -62,6 +62,7 @@ def test_ranks_see_the_contract_and_no_outer_launcher(
         monkeypatch.setenv(name, "stale")
     for name in ("ROLE_ARN", "GROUP_OF_THE_USER"):
         monkeypatch.setenv(name, "kept")
+    monkeypatch.delenv("ORCHESTRATE_CRDS", raising=False)  # of whoever runs these tests
     nodes.nnodes, nodes.mode = 1, "wait"
     nodes.start(0, **({"head": "localhost", "address": "localhost"} if with_loopback_names else {}))
     nodes.wait_ready()
