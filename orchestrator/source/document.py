@@ -9,16 +9,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from orchestrator.errors import Fault, Position
+from orchestrator.secret_text import masked, masked_line
 
 KeyPath = tuple[str | int, ...]
 
 # The same line breaks as YAML 1.1's reader has, so that its line numbers fit.
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-# A value behind a name like HF_TOKEN is not repeated in messages, which end up in logs.
-_SECRET = re.compile(
-    r"""(\b\w*(?:TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)["']?\s*[:=]\s*)[^\s,}].*""",
-    re.IGNORECASE,
-)
 
 
 def split_lines(text: str) -> list[str]:
@@ -96,8 +92,8 @@ def dotted(path: KeyPath) -> str:
 def located(
     file: str, lines: list[str], position: Position | None, key: str, message: str, fix: str
 ) -> Fault:
-    """Return a fault with its source line, in which values of secrets are masked."""
+    """Return a fault with its source line. Messages end up in logs: secrets in them are masked."""
     line = ""
     if position is not None and position.line <= len(lines):
-        line = _SECRET.sub(r"\1***", lines[position.line - 1])
-    return Fault(file, position, key, message, fix, line)
+        line = masked_line(lines[position.line - 1])
+    return Fault(file, position, key, masked(message), masked(fix), line)

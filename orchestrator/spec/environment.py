@@ -9,8 +9,10 @@ from typing import Annotated
 from pydantic import BeforeValidator, WithJsonSchema
 
 from orchestrator.errors import quoted
-from orchestrator.spec.base import Problem, TypeWords, problems_error
+from orchestrator.secret_text import has_secret, is_secret
+from orchestrator.spec.base import KeyPath, Problem, TypeWords, problems_error
 
+ARGUMENTS: KeyPath = ("train", "model", "args")
 NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # torchrun (PET_*, TORCHELASTIC_* and the ranks' own), Slurm and this launcher set these.
 RESERVED = re.compile(
@@ -25,7 +27,10 @@ BASH_OWN = re.compile(
 )
 # execve(2), "Limits on size of arguments and environment": 32 pages for NAME=VALUE and its NUL.
 MAX_BYTES = 32 * 4096
-SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIALS)", re.IGNORECASE)
+SECRET_FIX = (
+    "remove it here; on Slurm and on this machine set it in the shell that submits, or let the "
+    "program read a file; on Kubernetes name a Secret in kubernetes.secret_env"
+)
 
 
 def _check(value: object) -> object:
@@ -59,7 +64,9 @@ def variable_problems(name: str, value: object) -> Iterator[Problem]:
             "remove it, or give the variable another name",
             at="key",
         )
-    if not isinstance(value, str):
+    if isinstance(value, (str, int, float)) and is_secret(name, str(value)):
+        yield secret_problem((name,))
+    elif not isinstance(value, str):
         yield _not_text(name, value)
     elif "\0" in value:
         yield Problem((name,), "a NUL character cannot be in an environment variable", "remove it")
@@ -76,14 +83,26 @@ def variable_problems(name: str, value: object) -> Iterator[Problem]:
             "the loopback interface",
             f"write {value},lo or use network.interface",
         )
-    elif value and SECRET.fullmatch(name):
-        yield Problem(
-            (name,),
-            f"{name} looks like a secret, and a value here would be readable in the rendered files",
-            "remove it here and set it in the shell that submits, or let the program read a file; "
-            "on Kubernetes name a Secret in kubernetes.secret_env",
-            at="key",
-        )
+
+
+def secret_problem(path: KeyPath) -> Problem:
+    """Return the problem with the value of a secret at a path."""
+    name = path[-1] if path and isinstance(path[-1], str) else "this"
+    message = f"{name} looks like a secret, and a value here would be readable in rendered files"
+    return Problem(path, message, SECRET_FIX, at="key")
+
+
+def secret_problems(data: object, path: KeyPath = ()) -> Iterator[Problem]:
+    """Yield each text of a job that looks like a secret, whatever it is for, and the arguments of
+    the model's factory that are named like one, with paths from the job's root."""
+    if isinstance(data, (dict, list)):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from secret_problems(value, (*path, key))
+    elif isinstance(data, str):
+        names = [part for part in path[len(ARGUMENTS) :] if isinstance(part, str)]
+        is_argument = path[: len(ARGUMENTS)] == ARGUMENTS and names
+        if is_secret(names[-1], data) if is_argument else has_secret(data):
+            yield secret_problem(path)
 
 
 def _lets_loopback_in(value: str) -> bool:

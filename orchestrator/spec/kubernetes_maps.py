@@ -10,8 +10,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, WithJsonSchema
 
 from orchestrator.errors import quoted
+from orchestrator.secret_text import is_secret
 from orchestrator.spec.base import Problem, TypeWords, problems_error
-from orchestrator.spec.environment import SECRET, variable_problems
+from orchestrator.spec.environment import variable_problems
 from orchestrator.spec.kubernetes_types import (
     DNS_LABEL,
     KEY_PATTERN,
@@ -136,10 +137,14 @@ def _annotation_problems(name: str, value: str) -> Iterator[Problem]:
     yield from _text_problems(name, value)
 
 
+# Vault, "Agent Injector annotations": the paths of secrets in Vault.
+VAULT_INJECTS = "vault.hashicorp.com/agent-inject-"
+
+
 def _text_problems(name: str, value: str) -> Iterator[Problem]:
     if not _is_unicode(value):
         yield Problem((), "half of a surrogate pair, which is no character", "remove it")
-    if value and SECRET.fullmatch(name):
+    if not name.startswith(VAULT_INJECTS) and is_secret(name, value):
         yield Problem(
             (),
             f"{quoted(name, 80)} looks like a secret, and a value here would be readable in the "

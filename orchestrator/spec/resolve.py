@@ -13,6 +13,7 @@ from orchestrator.errors import Fault, FaultsError, Position
 from orchestrator.source import Document, expand, unexpanded_by_path
 from orchestrator.spec.base import PROBLEMS, KeyPath, Part, Problem, key_of
 from orchestrator.spec.cluster import MAX_NODES
+from orchestrator.spec.environment import secret_problems
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.kubernetes_target import target_problems
 from orchestrator.spec.layers import (
@@ -151,6 +152,7 @@ def layer_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     for error in _errors(data):
         if not (_is_missing(error) or _is_consistency(error)):
             yield from problems_of(error)
+    yield from secret_problems(data)
 
 
 def problems_of(error: ErrorDetails) -> list[Problem]:
