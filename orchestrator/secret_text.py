@@ -32,9 +32,9 @@ _SWITCHES = {"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "n
 _PLACE = re.compile(r"[^\s/.]*[/.]\S*")
 _NUMBER = re.compile(r"[0-9.]+")
 
-# The shapes are those of the makers' tokens in GitHub's "Supported secret scanning patterns"; a
-# URL's password is RFC 3986, 3.2.1; a private key RFC 7468; a JWT RFC 7519; Bearer RFC 6750. Repeats are
-# bounded where they would be tried anew from each place of a long value.
+# The shapes are those of the makers' tokens in GitHub's "Supported secret scanning patterns"; the
+# password in a URL is RFC 3986, 3.2.1; a private key RFC 7468; a JWT RFC 7519; Bearer RFC 6750.
+# Repeats are bounded where they would be tried anew from each place of a long value.
 _SHAPES = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/@:]*:[^\s/@]+@"
     r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"

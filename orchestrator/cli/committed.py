@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +14,10 @@ from orchestrator.cli.rendering import is_kubernetes
 from orchestrator.errors import UserError
 from orchestrator.kustomize import HEADER, KUSTOMIZATION, kustomize
 from orchestrator.render import Rendered
+from orchestrator.source import plain
 
-# What a folder of ours holds that cannot carry the header: the contents of the run's ConfigMap.
-DATA_FILES = ("launch.json", "node.py", "trainer.json")
+# What is in them is applied, so that nothing else may be there.
+APPLIED = ("base", "overlays")
 
 
 class Change(NamedTuple):
@@ -75,12 +77,30 @@ def _ours(folder: Path) -> set[str]:
     """The paths of what a render has written there: folders whose kustomization.yaml has the
     header, and in them files that have it too or are the ConfigMap's contents."""
     marks = [folder / "base" / KUSTOMIZATION, *folder.glob(f"overlays/*/{KUSTOMIZATION}")]
-    found = [path for mark in marks if _has_header(mark) for path in mark.parent.iterdir()]
-    return {
-        path.relative_to(folder).as_posix()
-        for path in found
-        if path.name in DATA_FILES or (path.suffix == ".yaml" and _has_header(path))
-    }
+    found = [path for mark in marks if _has_header(mark) for path in _ours_beside(mark)]
+    return {path.relative_to(folder).as_posix() for path in found}
+
+
+def _ours_beside(mark: Path) -> Iterator[Path]:
+    """What belongs to a kustomization.yaml of ours. The ConfigMap's contents, which cannot carry
+    the header, do where it names them."""
+    data = _data_files(mark)
+    for path in mark.parent.iterdir():
+        if path.name in data or (path.suffix == ".yaml" and _has_header(path)):
+            yield path
+
+
+def _data_files(mark: Path) -> set[str]:
+    try:
+        generators = plain(_read(mark)).get("configMapGenerator", [])
+        return {name for generator in generators for name in generator["files"]}
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):  # changed by somebody: it names none
+        return set()
 
 
 def _has_header(path: Path) -> bool:
@@ -98,7 +118,8 @@ def _read(path: Path) -> str:
 
 
 def changes(folder: Path, files: dict[str, str]) -> list[Change]:
-    """Return how the folder differs from what it should hold, by path.
+    """Return how the folder differs from what it should hold, by path. Whatever else is in its
+    base and overlays is extra; files elsewhere in it are the user's.
 
     Raises UserError if there is no such folder.
     """
@@ -108,13 +129,31 @@ def changes(folder: Path, files: dict[str, str]) -> list[Change]:
 
 
 def _changes(folder: Path, files: dict[str, str]) -> Iterator[Change]:
-    ours = _ours(folder) if is_layout(files) else set()
-    for path in sorted(files.keys() | ours):
-        before = _read(folder / path) if (folder / path).is_file() else None
+    for path in sorted(files.keys() | set(_applied(folder))):
+        before = _text_at(folder / path)
         after = files.get(path)
         if before != after:
             state = "missing" if before is None else "extra" if after is None else "different"
             yield Change(path, state, unified_diff(str(folder / path), before, after))
+
+
+def _applied(folder: Path) -> Iterator[str]:
+    """The paths of all files below base and overlays, whoever wrote them, and of links, which lead
+    to files elsewhere."""
+    for top in APPLIED:
+        if (folder / top).is_symlink():
+            yield top
+        for where, folders, names in os.walk(folder / top):
+            links = [name for name in folders if (Path(where) / name).is_symlink()]
+            for name in (*names, *links):
+                yield (Path(where) / name).relative_to(folder).as_posix()
+
+
+def _text_at(path: Path) -> str | None:
+    """What is there; None for nothing. A link is never what would be written."""
+    if path.is_symlink():
+        return f"link to {os.readlink(path)}\n"
+    return _read(path) if path.is_file() else None
 
 
 def unified_diff(name: str, before: str | None, after: str | None) -> str:
@@ -135,6 +174,7 @@ def say_changes(found: Sequence[Change], job: Path, folder: Path) -> None:
     words = ", ".join(f"{change.path} {change.state}" for change in found)
     say(
         f"{folder}: not as it would be rendered: {words}. To write it anew, with the same options: "
-        f"orchestrate render {shell_path(job)} -o {shell_path(folder)}",
+        f"orchestrate render {shell_path(job)} -o {shell_path(folder)}. Of what is extra that "
+        "removes its own files; move others out of base and overlays.",
         err=True,
     )

@@ -125,7 +125,71 @@ def test_another_render_removes_what_it_has_left_and_nothing_else(cli: Cli, tmp_
         [*FILES[:-1], "README.md", "base/notes.yaml", "overlays/own/kustomization.yaml"]
     )
     assert not (deploy / "overlays" / "west").exists()
-    assert cli("render", "job.yaml", *BOTH[:4], "--check", "deploy")[0] == 0
+    code, out, err = cli("render", "job.yaml", *BOTH[:4], "--check", "deploy")
+    assert code == 1
+    assert "base/notes.yaml extra, overlays/own/kustomization.yaml extra" in err
+    assert "-mine: true\n" in out
+    assert "README" not in out + err
+
+
+def test_data_that_its_kustomization_does_not_name_is_somebody_elses(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli("render", "job.yaml", *BOTH, "-o", "deploy")
+    overlays = tmp_path / "deploy" / "overlays"
+    (overlays / "east" / "launch.json").write_text("mine")
+    (overlays / "west" / "node.py").write_text("mine")
+    cli("render", "job.yaml", *BOTH[:4], "-o", "deploy")
+    mine = ["overlays/east/launch.json", "overlays/west/node.py"]
+    assert [name for name in files_in(tmp_path / "deploy") if name not in FILES] == mine
+    assert not (overlays / "west" / "kustomization.yaml").exists()
+    (tmp_path / "deploy" / "base" / "trainer.json").rename(overlays / "east" / "trainer.json")
+    code, _, err = cli("render", "job.yaml", *BOTH[:4], "--check", "deploy")
+    for words in (*(f"{name} extra" for name in mine), "base/trainer.json missing"):
+        assert words in err
+    assert code == 1
+
+
+def test_a_kustomization_of_ours_that_is_no_yaml_any_more_names_nothing(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli("render", "job.yaml", *BOTH, "-o", "deploy")
+    mark = tmp_path / "deploy" / "base" / "kustomization.yaml"
+    good = mark.read_text()
+    for bad in ("[", "configMapGenerator: 5\n", "configMapGenerator: [{}]\n", "- a\n"):
+        mark.write_text(good.partition("\n")[0] + "\n" + bad)
+        code, _, err = cli("render", "job.yaml", *BOTH, "--check", "deploy")
+        assert (code, "base/kustomization.yaml different" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["base/.argocd-source.yaml", "base/deep/er.yaml", "overlays/east/notes.md",
+     "overlays/north/kustomization.yaml", "overlays/a.yaml"],
+)  # fmt: skip
+@pytest.mark.parametrize("target", [BOTH, ("--target", "slurm")])
+def test_a_file_that_would_be_applied_and_is_not_rendered_is_extra(
+    cli: Cli, tmp_path: Path, path: str, target: tuple[str, ...]
+) -> None:
+    cli("render", "job.yaml", *target, "-o", "deploy")
+    assert cli("render", "job.yaml", *target, "--check", "deploy")[0] == 0
+    stranger = tmp_path / "deploy" / path
+    stranger.parent.mkdir(parents=True, exist_ok=True)
+    stranger.write_bytes(b"kind: Pod\n\xff")
+    code, _, err = cli("render", "job.yaml", *target, "--check", "deploy")
+    assert (code, f"{path} extra" in err) == (1, True)
+    assert stranger.exists()
+
+
+@pytest.mark.parametrize("name", ["base", "overlays/west", "base/trainer.json"])
+def test_a_link_is_not_what_would_be_rendered(cli: Cli, tmp_path: Path, name: str) -> None:
+    cli("render", "job.yaml", *BOTH, "-o", "deploy")
+    place = tmp_path / "deploy" / name
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    code, out, err = cli("render", "job.yaml", *BOTH, "--check", "deploy")
+    assert (code, f"{name} " in err) == (1, True)
+    assert "-link to " in out
 
 
 def test_files_of_others_are_not_overwritten(cli: Cli, tmp_path: Path) -> None:
@@ -186,4 +250,5 @@ def test_a_render_for_another_target_leaves_the_overlays_alone(cli: Cli, tmp_pat
     cli("render", "job.yaml", *BOTH, "-o", "deploy")
     assert cli("render", "job.yaml", "--target", "slurm", "-o", "deploy")[0] == 0
     assert cli("render", "job.yaml", *BOTH, "--check", "deploy")[0] == 0
-    assert cli("render", "job.yaml", "--target", "slurm", "--check", "deploy")[0] == 0
+    code, _, err = cli("render", "job.yaml", "--target", "slurm", "--check", "deploy")
+    assert (code, "base/kustomization.yaml extra" in err, "job.sh" in err) == (1, True, False)

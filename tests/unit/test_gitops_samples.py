@@ -154,23 +154,28 @@ clusters:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one run, as ci.yaml describes it."""
-    run = tmp_path / "runs" / "demo"
+    """The change to a repository of one run, as ci.yaml describes it, beside its branch main."""
+    policy = tmp_path / "main" / "policy.yaml"
+    policy.parent.mkdir()
+    policy.write_bytes((SAMPLES / "policy.yaml").read_bytes())
+    change = tmp_path / "change"
+    run = change / "runs" / "demo"
     run.mkdir(parents=True)
     (run / "job.yaml").write_text(JOB)
     (run / "clusters.txt").write_text("east\nwest\n")
-    (tmp_path / "clusters.yaml").write_text(CLUSTERS)
-    (tmp_path / "policy.yaml").write_bytes((SAMPLES / "policy.yaml").read_bytes())
-    monkeypatch.chdir(tmp_path)
+    (change / "clusters.yaml").write_text(CLUSTERS)
+    (change / "policy.yaml").write_text("version: 1\n")  # as a job's author would like it
+    monkeypatch.chdir(change)
     clusters = ["--clusters", "clusters.yaml", "--cluster", "east", "--cluster", "west"]
     with pytest.raises(SystemExit, match="0"):
         main(["render", "runs/demo/job.yaml", *clusters, "-o", "runs/demo"])
-    return tmp_path
+    return change
 
 
 def ci(repository: Path) -> list[tuple[str, int, str]]:
-    """Run the workflow's own steps: name, exit code and output of each."""
+    """Run the workflow's own steps where it runs them: name, exit code and output of each."""
     (workflow,) = documents("ci.yaml")
+    assert workflow["defaults"]["run"]["working-directory"] == repository.name
     path = f"{Path(sys.executable).parent}:{program().parent}:{os.environ['PATH']}"
     environment = {**os.environ, **workflow["env"], "PATH": path}
     steps = [step for step in workflow["jobs"]["check"]["steps"] if "name" in step]
@@ -192,13 +197,57 @@ def test_the_workflow_passes_what_was_rendered(repository: Path) -> None:
 def test_the_workflow_finds_what_was_not_rendered_and_what_goes_beyond(repository: Path) -> None:
     job = repository / "runs" / "demo" / "job.yaml"
     job.write_text(JOB.replace("2h", "9d"))
-    valid, same, builds = ci(repository)
+    _, valid, same, builds = ci(repository)
     assert valid[1] == 2
     assert "job.yaml:2:25" in valid[2]
     job.write_text(JOB.replace("steps: 5", "steps: 6"))
-    valid, same, builds = ci(repository)
+    _, valid, same, builds = ci(repository)
     assert (valid[1], same[1], builds[1]) == (0, 1, 0)
     assert '+  "steps": 6' in same[2]
+
+
+def test_the_policy_is_that_of_the_branch_which_the_change_is_for() -> None:
+    (workflow,) = documents("ci.yaml")
+    steps = workflow["jobs"]["check"]["steps"]
+    change, main = (step["with"] for step in steps if "checkout" in step.get("uses", ""))
+    assert (change, main["ref"]) == ({"path": "change"}, "${{ github.base_ref }}")
+    assert workflow["env"] == {"ORCHESTRATE_POLICY": f"../{main['path']}/policy.yaml"}
+
+
+def failed(repository: Path) -> dict[str, str]:
+    """Output of the workflow's steps that fail, by name."""
+    return {name: output for name, code, output in ci(repository) if code}
+
+
+HAND_MADE = "apiVersion: v1\nkind: Pod\nmetadata: {name: mine}\n"
+
+
+@pytest.mark.parametrize("run", ["demo", "mine", ".mine"])
+@pytest.mark.parametrize("beside", [(), ("job.yaml",), ("clusters.txt",)])
+def test_an_overlay_made_by_hand_does_not_pass(
+    repository: Path, run: str, beside: tuple[str, ...]
+) -> None:
+    overlay = repository / "runs" / run / "overlays" / "north"
+    overlay.mkdir(parents=True)
+    (overlay / "pod.yaml").write_text(HAND_MADE)
+    (overlay / "kustomization.yaml").write_text("resources: [pod.yaml]\n")
+    demo = repository / "runs" / "demo"
+    for name in beside:
+        (repository / "runs" / run / name).write_bytes((demo / name).read_bytes())
+    found = failed(repository)
+    if run == "demo":
+        output = found["What is committed is what would be rendered"]
+        assert "overlays/north/pod.yaml extra" in output
+    else:
+        output = found["Each folder of runs has a job file and clusters"]
+        for name in {"job.yaml", "clusters.txt"} - set(beside):
+            assert f"runs/{run}/{name}: missing or empty" in output
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_run_without_clusters_does_not_pass(repository: Path, text: str) -> None:
+    (repository / "runs" / "demo" / "clusters.txt").write_text(text)
+    assert "clusters.txt: missing or empty" in "".join(failed(repository).values())
 
 
 def test_nothing_but_argo_cd_or_flux_starts_a_run() -> None:
