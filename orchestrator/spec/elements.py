@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.errors import Fault
+from orchestrator.secret_text import MASK, is_secret
 from orchestrator.source import Document
 from orchestrator.source.document import dotted
 from orchestrator.spec.base import KeyPath, Problem
@@ -100,9 +101,11 @@ def _located(merged: Merged, problem: Problem) -> Fault:
 
 
 def _words(choices: Sequence[Choice]) -> str:
-    return ", ".join(f"{choice.key}={_short(choice.value)}" for choice in choices)
+    return ", ".join(f"{choice.key}={_short(choice)}" for choice in choices)
 
 
-def _short(value: Any) -> str:
-    text = str(value)
+def _short(choice: Choice) -> str:
+    text = str(choice.value)
+    if is_secret(choice.key, text):
+        return MASK
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -113,6 +113,14 @@ def test_it_is_refused_wherever_it_is_written(place: str, name: str, value: str)
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["hunter2", "postgres://u:hunter2@h/db"])
+def test_a_sweep_is_no_place_for_it(value: str) -> None:
+    grid = f"sweep: {{grid: {{env.SSH_KEY: [{value!r}, b]}}}}"
+    with pytest.raises(FaultsError, match="looks like a secret") as caught:
+        resolve_job(parse_document(JOB.format(model=MODEL, data=DATA, more=grid).encode(), "j"))
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("token", [f"ghp_{LONG}", f"hf_{LONG}", "AKIAIOSFODNN7EXAMPLE"])
 def test_a_label_and_a_path_are_no_place_for_it_either(token: str) -> None:
     label = f"clusters: {{east: {{kubernetes: {{labels: {{team: {token}}}}}}}}}"
