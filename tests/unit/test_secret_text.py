@@ -115,9 +115,10 @@ def test_it_is_refused_wherever_it_is_written(place: str, name: str, value: str)
 
 @pytest.mark.parametrize("value", ["hunter2", "postgres://u:hunter2@h/db"])
 def test_a_sweep_is_no_place_for_it(value: str) -> None:
-    grid = f"sweep: {{grid: {{env.SSH_KEY: [{value!r}, b]}}}}"
+    grid = f"sweep: {{grid: {{train.model.args.api_key: [{value!r}, b]}}}}"
+    text = JOB.format(model=FACTORY % "{}", data=DATA, more=grid)
     with pytest.raises(FaultsError, match="looks like a secret") as caught:
-        resolve_job(parse_document(JOB.format(model=MODEL, data=DATA, more=grid).encode(), "j"))
+        resolve_job(parse_document(text.encode(), "job.yaml"))
     assert "hunter2" not in str(caught.value)
 
 
