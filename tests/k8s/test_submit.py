@@ -66,6 +66,18 @@ def test_a_run_that_starts_suspended_says_how_it_goes_on(each: Site) -> None:
     assert not each.target.is_suspended(each.main())
 
 
+def test_what_a_person_has_suspended_goes_on_as_status_and_submit_say(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    Cluster().patch(each.target.kind, "demo", each.target.suspension(True))
+    again = each.ok("submit", "job.yaml")
+    assert "(SUSPENDED) already: nothing started: somebody has suspended it" in again
+    words = each.target.resume_words("demo", "default")
+    assert words in again
+    assert words in each.ok("status", "demo", "--json").replace('\\"', '"')
+    Cluster().patch(each.target.kind, "demo", json.loads(shlex.split(words)[-1]))
+    assert "SUSPENDED" not in each.ok("status", "demo")
+
+
 def test_submitting_again_starts_nothing(each: Site) -> None:
     each.ok("submit", "job.yaml")
     before = each.main()
@@ -98,13 +110,24 @@ def test_a_run_that_is_done_is_not_run_again(each: Site) -> None:
     assert each.main() == before
 
 
-@pytest.mark.parametrize("end", ["failed", "done with other contents"])
-def test_what_has_ended_makes_room(each: Site, end: str) -> None:
+def test_a_run_that_is_done_is_not_run_again_with_other_contents(each: Site) -> None:
+    """Its folder says that it is done: a new object would delete the old logs and train nothing."""
+    each.ok("submit", "job.yaml")
+    each.end(each.target.done)
+    before = each.main()
+    text = each.ok("submit", "job.yaml", "--set", "train.steps=6")
+    assert "demo is done (with other contents than those of now): nothing to start" in text
+    assert each.main() == before
+    assert '"steps": 5' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
+
+
+@pytest.mark.parametrize("contents", ["the same", "other"])
+def test_what_has_failed_makes_room(each: Site, contents: str) -> None:
     each.ok("submit", "job.yaml")
     old = each.main()["metadata"]["uid"]
-    each.end(each.target.failed if end == "failed" else each.target.done)
+    each.end(each.target.failed)
     each.pod(phase="Failed")
-    sets = () if end == "failed" else ("--set", "train.steps=6")
+    sets = () if contents == "the same" else ("--set", "train.steps=6")
     assert "demo continues as" in each.ok("submit", "job.yaml", *sets)
     assert each.main()["metadata"]["uid"] != old
     assert each.server.list("pods") == []
