@@ -70,6 +70,8 @@ class Transport:
         for pause_s in (*(() if request.is_once else self.pauses_s), None):
             try:
                 return self._sent(request)
+            except UnicodeDecodeError:  # of the answer, which is then no object
+                return None
             except (ValueError, ImportError) as error:  # its words may have the token in them
                 raise errors.unsendable(asked, error) from None
             except _broken() as error:

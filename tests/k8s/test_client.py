@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,30 @@ def test_a_server_that_wants_a_long_pause_is_not_waited_for(
     with pytest.raises(NoAnswer, match="busy"):
         cluster.get(CONFIG_MAP, "a")
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"hello", b"[]"])
+def test_an_answer_that_is_no_object(server: ApiServer, body: bytes) -> None:
+    """As of a server that is none of Kubernetes."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        config = server.kubeconfig.read_text()
+        port = other.server_address[1]
+        server.kubeconfig.write_text(config.replace(server.url, f"http://127.0.0.1:{port}"))
+        with pytest.raises(BackendError, match="is no Kubernetes object"):
+            Cluster(pauses_s=()).get(CONFIG_MAP, "a")
+        thread.join()
 
 
 def test_a_short_retry_after_is_obeyed(cluster: Cluster, server: ApiServer) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from k8s.apiserver import ApiServer
+from k8s.objects import pod_templates
 from k8s.site import Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
 from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes_apply import Order
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import TARGETS
+from orchestrator.backends.kubernetes_nodes import least_nodes, num_nodes
 from orchestrator.errors import UserError
 from running import wait_until
 
@@ -48,6 +51,17 @@ def test_a_submit_makes_all_objects_and_one_owns_the_others(each: Site) -> None:
     assert [each.server.list(plural) for plural in OTHERS[each.target.name]] == [
         [] for _ in OTHERS[each.target.name]
     ]
+
+
+def test_the_pods_tell_how_many_nodes_are_enough(each: Site) -> None:
+    """By which an elastic run is RUNNING; see test_kubernetes_status.py."""
+    sets = {"resources.nodes.min": "1", "resources.nodes.max": "3"}
+    objects = Order(Cluster(), each.target, each.rendered(sets)).objects
+    pods = [template._asdict() for one in objects for template in pod_templates(one)]
+    assert least_nodes(each.target, pods) == 1
+    assert num_nodes(each.target, objects[-1], pods) == 3
+    (*_, fixed) = Order(Cluster(), each.target, each.rendered({})).objects
+    assert least_nodes(each.target, [t._asdict() for t in pod_templates(fixed)]) is None
 
 
 def test_fields_are_applied_by_a_manager_of_their_own(each: Site) -> None:
