@@ -6,7 +6,6 @@ run folder lies on a volume of the pods.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,12 +111,8 @@ class KubernetesBackend:
         """What to do with a run that starts suspended."""
         if not self.target.is_suspended(order.main):
             return ""
-        part = json.dumps(self.target.suspension(False), separators=(",", ":"))
-        kind, place = self.target.kind.resource, self.cluster.namespace
-        return (
-            "\nit is suspended (kubernetes.suspend) until somebody says: "
-            f"kubectl patch {kind} {order.name} -n {place} --type merge -p '{part}'"
-        )
+        words = self.target.resume_words(order.name, self.cluster.namespace)
+        return f"\nit is suspended (kubernetes.suspend) until somebody says: {words}"
 
     def _told(self, order: Order, live: Object, handle: Handle) -> str:
         """Why nothing is started; "" where what is there has ended and makes room.
@@ -129,8 +124,9 @@ class KubernetesBackend:
             return ""
         (status,) = self.status([handle])
         is_same = metadata(live, "annotations").get(HASH_ANNOTATION) == order.hash
-        if status.state is State.DONE and is_same:
-            return f"{order.name} is done: nothing to start; another name starts it anew"
+        if status.state is State.DONE:  # its folder says so too: nothing would be trained
+            other = "" if is_same else " (with other contents than those of now)"
+            return f"{order.name} is done{other}: nothing to start; another name starts it anew"
         if status.state.is_final:
             return ""
         where = f"in {self.cluster.label} ({status.state.value})"
@@ -140,7 +136,8 @@ class KubernetesBackend:
                 f"submit again and it goes on with the new ones: orchestrate cancel {order.name}"
             )
         order.adopt(live)
-        return f"{order.name} is {where} already: nothing started"
+        why = f": {status.reason}" if status.state is State.SUSPENDED else ""
+        return f"{order.name} is {where} already: nothing started{why}"
 
     def online_check(self, rendered: RenderedFiles) -> str:
         """What the API server says to the objects without making them.
@@ -163,7 +160,7 @@ class KubernetesBackend:
         live = self.cluster.find(self.target.kind, name)
         if live is None:
             raise UserError(
-                f"no run {name!r}: there is no {self.target.kind.resource} {name} in "
+                f"no run {name!r}: there is no {self.target.kind.name} {name} in "
                 f"{self.cluster.label}. `orchestrate list` shows the runs of a cluster profile."
             )
         check_ours(self.cluster, live, name)

@@ -13,6 +13,7 @@ from orchestrator.backends.site import NoAnswer
 from orchestrator.errors import BackendError, printable
 
 TEXT_LIMIT = 2000
+READS = ("get", "list", "watch")  # they change nothing
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,18 @@ def unreachable(asked: Asked, reason: object, host: str) -> NoAnswer:
     if "certificate" in words.lower():
         return NoAnswer(f"{asked}: the certificate of {host} is not accepted: {words}. The "
                         "kubeconfig's certificate-authority is not this cluster's.")  # fmt: skip
+    doubt = "" if asked.verb in READS else " The request may have been carried out."
     return NoAnswer(f"{asked}: no answer from {host}: {words}. Is the cluster up, and this machine "
-                    "in its network (VPN)? The request may have been carried out.")  # fmt: skip
+                    f"in its network (VPN)?{doubt}")  # fmt: skip
+
+
+def unsendable(asked: Asked, error: Exception) -> BackendError:
+    """The error where the client makes no request at all; its words may have a secret in them."""
+    return BackendError(
+        f"{asked}: the request cannot be made ({type(error).__name__}): look at the proxy "
+        "(proxy-url of the kubeconfig, or $HTTPS_PROXY and $HTTP_PROXY: http://HOST:PORT) and at "
+        "the credentials"
+    )
 
 
 def _unauthorized(asked: Asked, answer: Answer) -> BackendError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.backends.kubernetes_client import Cluster
+from orchestrator.backends.kubernetes_config import unlogged
 from orchestrator.backends.kubernetes_errors import Answer, Asked, NotThere, refusal, unreachable
 from orchestrator.backends.kubernetes_kinds import POD, RUN_LABEL, Target
 from orchestrator.backends.kubernetes_pods import Phase, newest, pod_facts
@@ -116,19 +117,20 @@ class PodShell:
         # stream() changes the client that it is given.
         api = CoreV1Api(ApiClient(self.cluster.access.configuration))
         try:
-            socket = stream(
-                api.connect_get_namespaced_pod_exec,
-                pod,
-                self.cluster.namespace,
-                container=self.target.container,
-                command=argv,
-                stdin=True,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                binary=True,
-                _preload_content=False,
-            )
+            with unlogged():
+                socket = stream(
+                    api.connect_get_namespaced_pod_exec,
+                    pod,
+                    self.cluster.namespace,
+                    container=self.target.container,
+                    command=argv,
+                    stdin=True,
+                    stdout=True,
+                    stderr=True,
+                    tty=False,
+                    binary=True,
+                    _preload_content=False,
+                )
         except ApiException as error:
             raise _refused(asked, str(error.reason), self.cluster.access.host) from None
         socket.sock.settimeout(SEND_TIMEOUT_S)

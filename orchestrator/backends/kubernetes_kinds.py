@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -119,6 +120,18 @@ class Target:
             part = {key: part}
         return dict(part)
 
+    def resume_words(self, name: str, namespace: str) -> str:
+        """The command that lets a suspended run go on; without `-n` where namespace is ""."""
+        part = json.dumps(self.suspension(False), separators=(",", ":"))
+        place = f" -n {namespace}" if namespace else ""
+        return f"kubectl patch {self.kind.resource} {name}{place} --type merge -p '{part}'"
+
+    def launcher_words(self, pod: Object) -> list[str]:
+        """The words with which node.py was started in a pod."""
+        containers = pod.get("spec", {}).get("containers", ())
+        own = [one for one in containers if one.get("name") == self.container]
+        return [str(w) for c in own for part in ("command", "args") for w in c.get(part) or ()]
+
     def node_rank(self, pod: Object) -> int | None:
         """Which node of the run a pod is, 0 for the host; None if it does not say."""
         labels, annotations = metadata(pod, "labels"), metadata(pod, "annotations")
@@ -127,14 +140,8 @@ class Target:
         index = _number(labels.get(REPLICA_INDEX_LABEL))
         if labels.get(REPLICA_TYPE_LABEL) == "master" or index is None:
             return index
-        return index if _is_elastic(pod) else index + 1
-
-
-def _is_elastic(worker: Object) -> bool:
-    """Whether a Worker's run has no Master: node.py is then told no offset."""
-    containers = worker.get("spec", {}).get("containers", ())
-    words = [word for c in containers for part in ("command", "args") for word in c.get(part) or ()]
-    return "--node-rank-offset" not in words
+        is_elastic = "--node-rank-offset" not in self.launcher_words(pod)  # there is no Master
+        return index if is_elastic else index + 1
 
 
 def _number(text: object) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.backends.base import State, Status
 from orchestrator.backends.kubernetes_kinds import CANCELLED_ANNOTATION, Target, metadata
+from orchestrator.backends.kubernetes_nodes import least_nodes, num_nodes
 from orchestrator.backends.kubernetes_pods import (
     Phase,
     PodFacts,
@@ -192,14 +193,14 @@ def _by_pods(seen: Seen) -> tuple[State, str]:
     """Nobody holds it back and nobody says that it is over."""
     if not seen.pods:
         return _no_pods(seen)
-    total = num_nodes(seen.target, seen.live or {}) or len(seen.nodes) or len(seen.pods)
+    total = num_nodes(seen.target, seen.live or {}, seen.pods) or len(seen.nodes) or len(seen.pods)
     pods = list(seen.nodes.values()) or seen.facts
     ready = sum(pod.phase is Phase.RUNNING for pod in pods)
     words = f"{ready}/{max(total, ready)} pods ready"
     guilty = culprit(pods)
     if guilty is not None:
         return State.RESTARTING, joined(_last_words(seen), str(guilty), words, _again(seen))
-    if ready >= (least_nodes(seen.live or {}) or total):
+    if ready >= (least_nodes(seen.target, seen.pods) or total):
         return State.RUNNING, words
     state = State.RESTARTING if _restarts(seen) else State.PENDING
     return state, joined(words, _whys(pods, total), _again(seen))
@@ -246,7 +247,7 @@ def _restarts(seen: Seen) -> int:
         return int(seen.condition("Restarting") is not None)
     if seen.target.name == "job":
         failed = int(live.get("status", {}).get("failed") or 0)
-        again = -(-failed // max(1, num_nodes(seen.target, live) or 1))
+        again = -(-failed // max(1, num_nodes(seen.target, live, seen.pods) or 1))
         # Those that were disrupted do not count as failed.
         same = Counter(pod.node for pod in seen.facts if pod.node is not None)
         return max(again, max(same.values(), default=1) - 1)
@@ -259,31 +260,6 @@ def _again(seen: Seen) -> str:
     if not count or seen.target.name == "pytorchjob":
         return ""
     return f"started again {count} time{'s' if count > 1 else ''}"
-
-
-def num_nodes(target: Target, live: Object) -> int | None:
-    """How many pods the run has; None where the object does not say (TrainJob: its runtime)."""
-    spec = live.get("spec", {})
-    if target.name == "job":
-        return int(spec.get("completions") or spec.get("parallelism") or 1)
-    if target.name == "jobset":
-        return sum(_pods_of(job) for job in spec.get("replicatedJobs") or ()) or None
-    if target.name == "pytorchjob":
-        parts = (spec.get("pytorchReplicaSpecs") or {}).values()
-        return sum(int(part.get("replicas") or 1) for part in parts) or None
-    return None
-
-
-def _pods_of(job: Object) -> int:
-    """How many pods a replicated job of a JobSet has."""
-    completions = job.get("template", {}).get("spec", {}).get("completions")
-    return int(job.get("replicas") or 1) * int(completions or 1)
-
-
-def least_nodes(live: Object) -> int | None:
-    """The fewest pods with which an elastic PyTorchJob trains; None for any other."""
-    least = (live.get("spec", {}).get("elasticPolicy") or {}).get("minReplicas")
-    return int(least) if least else None
 
 
 def joined(*parts: str) -> str:

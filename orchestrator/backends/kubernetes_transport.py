@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from orchestrator.backends import kubernetes_errors as errors
-from orchestrator.backends.kubernetes_config import Access, access_of
+from orchestrator.backends.kubernetes_config import Access, access_of, unlogged
 from orchestrator.backends.kubernetes_errors import Answer, Asked
 from orchestrator.errors import BackendError
 
@@ -70,6 +70,10 @@ class Transport:
         for pause_s in (*(() if request.is_once else self.pauses_s), None):
             try:
                 return self._sent(request)
+            except UnicodeDecodeError:  # of the answer, which is then no object
+                return None
+            except (ValueError, ImportError) as error:  # its words may have the token in them
+                raise errors.unsendable(asked, error) from None
             except _broken() as error:
                 code = _code(error)
                 wait_s = _wait_s(error, pause_s) if code == 0 or code in REPEATED else None
@@ -138,16 +142,17 @@ class Transport:
 
 
 def _sent(client: Any, request: Request, read_timeout_s: float) -> Any:
-    return client.request(
-        request.method,
-        request.path,
-        body=request.body,
-        query_params=list(request.query),
-        content_type=request.content_type,
-        serialize=not request.is_stream,
-        serializer=lambda _, content: content,
-        _request_timeout=(CONNECT_TIMEOUT_S, request.timeout_s or read_timeout_s),
-    )
+    with unlogged():  # a plug-in may be run again; what it lacks is told after the refusal
+        return client.request(
+            request.method,
+            request.path,
+            body=request.body,
+            query_params=list(request.query),
+            content_type=request.content_type,
+            serialize=not request.is_stream,
+            serializer=lambda _, content: content,
+            _request_timeout=(CONNECT_TIMEOUT_S, request.timeout_s or read_timeout_s),
+        )
 
 
 def _broken() -> tuple[type[Exception], ...]:

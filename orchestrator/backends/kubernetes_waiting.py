@@ -43,7 +43,9 @@ def suspended(target: Target, live: Object, workload: Object | None) -> tuple[St
             f"not run or does not look after {target.kind.name}: its configuration names the "
             f"integration {integration(target)}"
         )
-    return State.SUSPENDED, "somebody has suspended it; submit it again to let it go on"
+    about = live.get("metadata", {})
+    words = target.resume_words(str(about.get("name")), str(about.get("namespace") or ""))
+    return State.SUSPENDED, f"somebody has suspended it; this lets it go on: {words}"
 
 
 def integration(target: Target) -> str:

@@ -69,13 +69,15 @@ def pod(
     conditions: tuple[Json, ...] = (),
     elastic: bool = False,
     host: str = "gpu-7",
+    words: tuple[str, ...] = (),
     **status: Any,
 ) -> Json:
-    """A pod of the run; `state` is that of the launcher's container."""
+    """A pod of the run; `state` is that of the launcher's container, `words` are more of its
+    arguments."""
     container = CONTAINERS.get(target, "node")
     metadata: Json = {"name": name or f"demo-{node}", "creationTimestamp": created,
                       "labels": dict(OURS), "annotations": {}}  # fmt: skip
-    args = ["--run-dir", "/runs/demo"]
+    args = ["--run-dir", "/runs/demo", *words]
     if target == "pytorchjob":
         is_master = node == 0 and not elastic
         index = node if elastic or is_master else node - 1

@@ -181,7 +181,7 @@ def test_many_runs_are_asked_for_together(site: Site) -> None:
 def test_a_run_that_is_not_there(site: Site, command: str) -> None:
     code, text = site.run(command, "nothing")
     assert code == 2
-    assert "no run 'nothing'" in text
+    assert f"no run 'nothing': there is no {site.target.kind.name} nothing in" in text
     assert "context test" in text
 
 

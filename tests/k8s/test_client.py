@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,30 @@ def test_a_server_that_wants_a_long_pause_is_not_waited_for(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"hello", b"[]"])
+def test_an_answer_that_is_no_object(server: ApiServer, body: bytes) -> None:
+    """As of a server that is none of Kubernetes."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        config = server.kubeconfig.read_text()
+        port = other.server_address[1]
+        server.kubeconfig.write_text(config.replace(server.url, f"http://127.0.0.1:{port}"))
+        with pytest.raises(BackendError, match="is no Kubernetes object"):
+            Cluster(pauses_s=()).get(CONFIG_MAP, "a")
+        thread.join()
+
+
 def test_a_short_retry_after_is_obeyed(cluster: Cluster, server: ApiServer) -> None:
     server.fail("GET", status=429, retry_after_s=1)
     with pytest.raises(NotThere):
@@ -98,8 +124,12 @@ def test_a_short_retry_after_is_obeyed(cluster: Cluster, server: ApiServer) -> N
 
 def test_a_slow_server_is_given_up(server: ApiServer) -> None:
     server.fail("GET", slow_s=30, times=2)
+    server.fail("PATCH", slow_s=30, times=2)
+    cluster = Cluster(pauses_s=(0.01,), read_timeout_s=0.2)
+    with pytest.raises(NoAnswer, match=r"network \(VPN\)\?$"):  # a question changes nothing
+        cluster.get(CONFIG_MAP, "a")
     with pytest.raises(NoAnswer, match="may have been carried out"):
-        Cluster(pauses_s=(0.01,), read_timeout_s=0.2).get(CONFIG_MAP, "a")
+        cluster.apply(CONFIG)
 
 
 def test_no_server_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,3 +112,6 @@ def test_a_plug_in_is_run_again_when_its_credentials_have_expired(
     server.token = "renewed again"
     with pytest.raises(BackendError, match="Log in again"):
         cluster.objects(CONFIG_MAP)
+    token.unlink()
+    with pytest.raises(BackendError, match=f"the plug-in {sys.executable} gave no credentials"):
+        cluster.objects(CONFIG_MAP)

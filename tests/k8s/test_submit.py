@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from k8s.apiserver import ApiServer
+from k8s.objects import pod_templates
 from k8s.site import Cli, Json, Site
 from orchestrator.backends import kubernetes_apply
 from orchestrator.backends.base import After
 from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes_apply import Order
 from orchestrator.backends.kubernetes_client import Cluster
 from orchestrator.backends.kubernetes_kinds import TARGETS
+from orchestrator.backends.kubernetes_nodes import least_nodes, num_nodes
 from orchestrator.errors import UserError
 from running import wait_until
 
@@ -50,6 +53,17 @@ def test_a_submit_makes_all_objects_and_one_owns_the_others(each: Site) -> None:
     ]
 
 
+def test_the_pods_tell_how_many_nodes_are_enough(each: Site) -> None:
+    """By which an elastic run is RUNNING; see test_kubernetes_status.py."""
+    sets = {"resources.nodes.min": "1", "resources.nodes.max": "3"}
+    objects = Order(Cluster(), each.target, each.rendered(sets)).objects
+    pods = [template._asdict() for one in objects for template in pod_templates(one)]
+    assert least_nodes(each.target, pods) == 1
+    assert num_nodes(each.target, objects[-1], pods) == 3
+    (*_, fixed) = Order(Cluster(), each.target, each.rendered({})).objects
+    assert least_nodes(each.target, [t._asdict() for t in pod_templates(fixed)]) is None
+
+
 def test_fields_are_applied_by_a_manager_of_their_own(each: Site) -> None:
     each.ok("submit", "job.yaml")
     managers = {(m["manager"], m["operation"]) for m in each.main()["metadata"]["managedFields"]}
@@ -64,6 +78,18 @@ def test_a_run_that_starts_suspended_says_how_it_goes_on(each: Site) -> None:
     Cluster().patch(each.target.kind, name, json.loads(part))
     assert (kind, name) == (each.target.kind.resource, "demo")
     assert not each.target.is_suspended(each.main())
+
+
+def test_what_a_person_has_suspended_goes_on_as_status_and_submit_say(each: Site) -> None:
+    each.ok("submit", "job.yaml")
+    Cluster().patch(each.target.kind, "demo", each.target.suspension(True))
+    again = each.ok("submit", "job.yaml")
+    assert "(SUSPENDED) already: nothing started: somebody has suspended it" in again
+    words = each.target.resume_words("demo", "default")
+    assert words in again
+    assert words in each.ok("status", "demo", "--json").replace('\\"', '"')
+    Cluster().patch(each.target.kind, "demo", json.loads(shlex.split(words)[-1]))
+    assert "SUSPENDED" not in each.ok("status", "demo")
 
 
 def test_submitting_again_starts_nothing(each: Site) -> None:
@@ -98,13 +124,24 @@ def test_a_run_that_is_done_is_not_run_again(each: Site) -> None:
     assert each.main() == before
 
 
-@pytest.mark.parametrize("end", ["failed", "done with other contents"])
-def test_what_has_ended_makes_room(each: Site, end: str) -> None:
+def test_a_run_that_is_done_is_not_run_again_with_other_contents(each: Site) -> None:
+    """Its folder says that it is done: a new object would delete the old logs and train nothing."""
+    each.ok("submit", "job.yaml")
+    each.end(each.target.done)
+    before = each.main()
+    text = each.ok("submit", "job.yaml", "--set", "train.steps=6")
+    assert "demo is done (with other contents than those of now): nothing to start" in text
+    assert each.main() == before
+    assert '"steps": 5' in each.server.get("configmaps", "demo")["data"]["trainer.json"]
+
+
+@pytest.mark.parametrize("contents", ["the same", "other"])
+def test_what_has_failed_makes_room(each: Site, contents: str) -> None:
     each.ok("submit", "job.yaml")
     old = each.main()["metadata"]["uid"]
-    each.end(each.target.failed if end == "failed" else each.target.done)
+    each.end(each.target.failed)
     each.pod(phase="Failed")
-    sets = () if end == "failed" else ("--set", "train.steps=6")
+    sets = () if contents == "the same" else ("--set", "train.steps=6")
     assert "demo continues as" in each.ok("submit", "job.yaml", *sets)
     assert each.main()["metadata"]["uid"] != old
     assert each.server.list("pods") == []

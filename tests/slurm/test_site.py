@@ -84,7 +84,7 @@ def test_signals_of_both_kinds_and_nothing_left_for_the_next_attempt(probe: Prob
 @pytest.mark.parametrize(
     ("facts", "code"),
     [
-        ({"python": "/no/such/python"}, 1),
+        ({"python": "/no/such/python"}, 127),  # the shell's code for what is not there
         ({"setup": ["exit 3"]}, 3),
         ({"modules": ["nope"]}, 78),
         ({"venv": "/no/such/folder"}, 78),

@@ -78,7 +78,7 @@ def test_suspended_by_a_person_and_cancelled(target: str) -> None:
     obj = live(target, condition(*SUSPENDED[target]), suspend=True)
     assert told(target, obj)[0] is State.SUSPENDED
     stopping = told(target, {**obj}, running(target, 0))
-    assert stopping[1].endswith("let it go on; pods that are still stopping: 1")
+    assert stopping[1].endswith("}'; pods that are still stopping: 1")
     obj = live(target, condition(*SUSPENDED[target]), suspend=True, annotations=CANCELLED)
     assert told(target, obj, running(target, 0))[0] is State.RUNNING
     assert told(target, obj) == (State.CANCELLED, "submit it again to continue")
@@ -126,7 +126,7 @@ def test_kueue_holds_it_back(target: str) -> None:
 
 @pytest.mark.case("L38")
 def test_an_elastic_job_is_judged_by_the_pod_of_node_0() -> None:
-    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}, "elasticPolicy": {"minReplicas": 1}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
     shown = live("pytorchjob", condition("Running"), spec=spec)
     done = live("pytorchjob", condition("Succeeded"), spec=spec)
 
@@ -150,11 +150,22 @@ def test_an_elastic_job_is_judged_by_the_pod_of_node_0() -> None:
     assert at(done, up(0), off(1, 0)) == (
         State.RUNNING, "PyTorchJob says Succeeded, but some of its pods are still there: 1",
     )  # fmt: skip
-    # one node is enough to train
-    assert (
-        at(shown, up(0), unscheduled("pytorchjob", 1, "0/1 nodes are available: 1 Too many p."))[0]
-        is State.RUNNING
-    )
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_an_elastic_run_trains_with_its_fewest_nodes(target: str) -> None:
+    """What the pods were told counts: only a PyTorchJob's object says how few are enough."""
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}} if target == "pytorchjob" else None
+    obj, told_words = live(target, spec=spec), ("--nnodes", "2", "--sizes", "1,2")
+    up = running(target, 0, elastic=True, words=told_words)
+    assert told(target, obj, up) == (State.RUNNING, "1/2 pods ready")
+    not_yet = unscheduled(target, 1, "0/1 nodes are available: 1 Too many pods.")
+    assert told(target, obj, up, not_yet) == (State.RUNNING, "1/2 pods ready")
+    fixed = running(target, 0, words=("--nnodes", "2"))
+    state, words = told(target, obj, fixed, not_yet)
+    assert (state, words.startswith("1/2 pods ready; node 1")) == (State.PENDING, True)
+    # a single pod of a TrainJob, whose object does not say how many there will be
+    assert told(target, obj, fixed)[0] is State.PENDING
 
 
 @pytest.mark.parametrize(
