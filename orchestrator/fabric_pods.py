@@ -57,6 +57,27 @@ def pods_problems(kubernetes: Kubernetes, preset: Preset) -> Iterator[Problem]:
         )
 
 
+def user_warnings(given: Kubernetes, pods: Pods | None) -> Iterator[Problem]:
+    """Yield that a capability does not reach the trainer's user, which is no fault: the nodes may
+    not limit locked memory, or the image's files may have the capability.
+
+    A container has no ambient capabilities (kubernetes.io, "Linux capabilities"; capabilities(7)).
+
+    Args:
+        given: the site's section.
+        pods: what the fabric needs; None where it needs nothing, or none is used.
+    """
+    found = with_fabric(given, pods)
+    if found.rdma and found.pod_security == "none" and found.run_as_user:
+        yield Problem(
+            ("kubernetes", "rdma") if given.rdma else FABRIC,
+            f"IPC_LOCK, which pods get for RDMA, has no effect for user {found.run_as_user}: a "
+            "node that limits locked memory limits theirs",
+            "write kubernetes.run_as_user: 0, unless the nodes have no such limit",
+            involves=(("kubernetes", "run_as_user"),),
+        )
+
+
 def _sidecar_problems(kubernetes: Kubernetes, fabric: str, pods: Pods) -> Iterator[Problem]:
     for sidecar in pods.sidecars:
         if sidecar.name not in kubernetes.sidecars:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.errors import Fault, FaultsError, UserError
-from orchestrator.fabric_pods import pods_problems
+from orchestrator.fabric_pods import pods_problems, user_warnings
 from orchestrator.network_plan import (
     backend_of,
     is_for,
@@ -66,6 +66,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
         *_preset_warnings(spec, preset),
         *_own_warnings(spec, preset),
         *_unused_key_warnings(spec, profile),
+        *_user_warnings(spec, preset, profile),
     ]
     return Judged(
         tuple(map(job.fault, faults)), (*names, *(job.fault(problem) for problem in warnings))
@@ -126,6 +127,15 @@ def _pods_faults(
         return
     if is_for(preset, backend_of(spec, preset)):
         yield from pods_problems(spec.kubernetes, preset)
+
+
+def _user_warnings(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
+    if profile.target in KUBERNETES_TARGETS:
+        is_used = preset is not None and is_for(preset, backend_of(spec, preset))
+        pods = preset.kubernetes if preset is not None and is_used else None
+        yield from user_warnings(spec.kubernetes, pods)
 
 
 def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:

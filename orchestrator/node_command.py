@@ -11,8 +11,9 @@ from orchestrator.plan import LaunchPlan
 CONFIG_FOLDER = "/orchestrate"
 # Of kubeflow.org/v1 PyTorchJob, which wants a port of this name; the others take the same number.
 PORT, PORT_NAMES = 23456, {"pytorchjob": "pytorchjob-port"}
-# On the nodes' own network runs share the ports: below the ephemeral range of Linux (ip(7)).
-HOST_PORTS = range(20000, 32000)
+# On the nodes' own network runs share the ports: below those of Services, 30000 to 32767
+# (kubernetes.io, "Service", type NodePort).
+HOST_PORTS = range(20000, 30000)
 REPEATABLE_FROM = 128  # codes that all kinds start again; PyTorchJob's ExitCode draws this line
 JOIN_GRACE_S = 120  # for the pods of a run to start, which may have an image to fetch
 # The image's file system is read-only and its user may have no entry in passwd.
@@ -29,6 +30,17 @@ class Rank(NamedTuple):
 
     field: str | None
     offset: int = 0
+
+
+# The field of a pod that has the uid of the object that was submitted, which a new start does not
+# change: JobSet documentation, "JobSet labels"; kubernetes.io, "Well-Known Labels". A pod of a
+# PyTorchJob has none.
+JOBSET_UID = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
+SUBMISSIONS = {
+    "job": "metadata.labels['batch.kubernetes.io/controller-uid']",
+    "jobset": JOBSET_UID,
+    "trainjob": JOBSET_UID,
+}
 
 
 class Role(NamedTuple):
@@ -57,11 +69,14 @@ def process(plan: LaunchPlan, content_hash: str) -> dict[str, Any]:
     if kubernetes.launcher_from == "config-map":
         command = [kubernetes.python, f"{CONFIG_FOLDER}/node.py"]
     variables = {**OWN_VARIABLES, **dict(plan.env)}
+    # A secret holds against what the launcher sets by itself: a name may be there once only.
+    plain = variables.keys() - kubernetes.secret_env.keys()
     return {
         "image": kubernetes.image_name,
         "command": [kept(word) for word in command],
+        "submission": SUBMISSIONS.get(plan.target),
         "arguments": lambda rank: arguments(plan, rank, content_hash),
-        "variables": [(name, kept(value)) for name, value in sorted(variables.items())],
+        "variables": [(name, kept(variables[name])) for name in sorted(plain)],
         "secret_variables": sorted(kubernetes.secret_env.items()),
     }
 
@@ -91,6 +106,7 @@ def arguments(plan: LaunchPlan, rank: Rank, content_hash: str) -> list[str]:
         *("--shutdown-timeout-s", plan.shutdown_timeout_s),
         *("--echo", "--repeat-codes-from", REPEATABLE_FROM),
         *_budgets(plan),
+        *(("--submission", "$(ORCHESTRATE_SUBMISSION)") if plan.target in SUBMISSIONS else ()),
         *("--entry", "trainer.entry", "--", "--config", f"{CONFIG_FOLDER}/trainer.json"),
     ]
     return [str(word) for word in words]

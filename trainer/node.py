@@ -71,7 +71,9 @@ GIVEN_UP_FILE, MISSED_DIR, ALIVE_FILE = "given-up.json", "missed-starts", "alive
 GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
 TICK_S = 0.1
 LINE_LIMIT = 65536  # bytes of one message
-PORTS = range(20000, 32000)  # below the ephemeral range of Linux, 32768 to 60999 (ip(7))
+# Below the ephemeral range of Linux, 32768 to 60999 (ip(7)), and below the ports of Services that
+# Kubernetes has on its nodes, 30000 to 32767 (kubernetes.io, "Service", type NodePort).
+PORTS = range(20000, 30000)
 # Files of Python's own library and of torch, whose frames do not say where a program is.
 LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/(?!torch/))|^<")
 AGENT_PID = "ORCHESTRATE_AGENT_PID"  # from the guard to the ranks' shim; the program never sees it
@@ -216,7 +218,7 @@ def newest_attempt(run_dir: Path) -> int:
     return max(attempt_numbers(run_dir), default=0)
 
 
-def claim_attempt(run_dir: Path, job_id: str) -> int:
+def claim_attempt(run_dir: Path, job_id: str, submission: str = "") -> int:
     """The number of the new attempt; mkdir is what claims it, so two nodes never get the same."""
     attempts = run_dir / "attempts"
     attempts.mkdir(exist_ok=True)
@@ -230,6 +232,7 @@ def claim_attempt(run_dir: Path, job_id: str) -> int:
             (attempts / str(number) / folder).mkdir()
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         owner = {"job": job_id, "host": socket.gethostname(), "boot_id": boot_id}
+        owner |= {"submission": submission} if submission else {}
         write_json(attempts / str(number) / "owner.json", {**owner, "pid": os.getpid()})
         return number
     raise Leave(EXIT_FAILED, f"{attempts}: others claim attempts faster than this node can")
@@ -899,7 +902,7 @@ def lacks_locked_memory(args: argparse.Namespace) -> str:
         return ""
     text = f"a process may lock only {hard // 1024} KiB of memory, which is too little for RDMA"
     text += ": raise it (Slurm: LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept"
-    return f"{text}=MEMLOCK; Kubernetes: the capability IPC_LOCK)"
+    return f"{text}=MEMLOCK; Kubernetes: the capability IPC_LOCK and run_as_user: 0)"
 
 
 def may_lock_all() -> bool:
@@ -1596,7 +1599,7 @@ def run_head(args: argparse.Namespace, signals: Signals) -> int:
         leave_if_spent(args)
         head.settle()
         check_gpus(head)
-        attempt = claim_attempt(Path(args.run_dir), args.id)
+        attempt = claim_attempt(Path(args.run_dir), args.id, args.submission)
         port, mark = reserve_port(f"{args.id}-{attempt}", args.rank_address)
         head.close_roll_call()
         go = {"attempt": attempt, "master_addr": args.rank_address, "master_port": port}
@@ -1834,17 +1837,31 @@ def leave_if_spent(args: argparse.Namespace) -> None:
         raise Leave(EXIT_FAILED, f"no new attempt: {why}", decided=True)
 
 
-def spent(args: argparse.Namespace) -> str:
-    """Why there is to be no new attempt by the attempts so far, "" if there may be one. Those up to
-    the one after which the run was given up do not count: somebody has submitted it again since."""
+def counted(args: argparse.Namespace) -> list[Path]:
+    """The folders of the attempts that count, the oldest first: those since this submission's
+    first. Where a pod is told none, those since the run was given up: it was submitted again."""
     run_dir = Path(args.run_dir)
-    given_up_after = number_in(read_json(run_dir / GIVEN_UP_FILE), "attempt")
-    numbers = [n for n in attempt_numbers(run_dir) if n > given_up_after]
-    folders = [run_dir / "attempts" / str(number) for number in numbers]
+    attempts = [(n, run_dir / "attempts" / str(n)) for n in attempt_numbers(run_dir)]
+    if not args.submission:
+        given_up_after = number_in(read_json(run_dir / GIVEN_UP_FILE), "attempt")
+        return [folder for n, folder in attempts if n > given_up_after]
+    own = (n for n, folder in attempts if begun_by(folder) == args.submission)
+    first = next(own, float("inf"))
+    return [folder for n, folder in attempts if n >= first]
+
+
+def begun_by(attempt_dir: Path) -> object:
+    """The submission that has begun an attempt, None where that is not known."""
+    return read_json(attempt_dir / "owner.json").get("submission")
+
+
+def spent(args: argparse.Namespace) -> str:
+    """Why there is to be no new attempt by the attempts so far, "" if there may be one."""
+    folders = counted(args)
     codes = [end_code(folder) for folder in folders]
     failures = sum(code in (EXIT_FAILED, EXIT_HANG) for code in codes)
     requeues = sum(code == EXIT_REQUEUE for code in codes)
-    age_s = time.time() - modified(folders[0] / "owner.json") if folders else 0.0
+    age_s = time.time() - begun_at(folders[0]) if folders else 0.0
     if failures > args.failures:
         return f"failure {failures}, and attempts.failures is {args.failures}"
     if requeues > args.requeues:
@@ -1854,16 +1871,23 @@ def spent(args: argparse.Namespace) -> str:
     return ""
 
 
+def begun_at(attempt_dir: Path) -> float:
+    """When an attempt began, in seconds since 1970; one that could not say who it is has its
+    folder."""
+    with contextlib.suppress(OSError):
+        return modified(attempt_dir / "owner.json") or attempt_dir.stat().st_mtime
+    return time.time()
+
+
 def give_up(args: argparse.Namespace, why: str) -> None:
-    """Notes that the run is given up, for the count of a later submission. Node 0 does: its own
-    leaving is what ends the run even where another node's does not."""
-    if args.node_rank == 0:
-        run_dir = Path(args.run_dir)
-        try:
-            said = {"version": 1, "attempt": newest_attempt(run_dir), "reason": why}
-            write_json(run_dir / GIVEN_UP_FILE, said)
-        except OSError as error:
-            say(f"cannot write {run_dir / GIVEN_UP_FILE}: {error}")
+    """Notes that the run is given up, for the count of a later submission. Any node does: node 0
+    may have been killed, and where no submission is known each node's leaving ends the run."""
+    run_dir = Path(args.run_dir)
+    try:
+        said = {"version": 1, "attempt": newest_attempt(run_dir), "reason": why}
+        write_json(run_dir / GIVEN_UP_FILE, said)
+    except OSError as error:
+        say(f"cannot write {run_dir / GIVEN_UP_FILE}: {error}")
 
 
 def without_attempt(args: argparse.Namespace, leave: Leave) -> Leave:
@@ -1884,19 +1908,38 @@ def without_attempt(args: argparse.Namespace, leave: Leave) -> Leave:
 
 def missed_too_often(args: argparse.Namespace, reason: str) -> str:
     """Counts a start of this node that came to no attempt; why it was the last one, "" if it was
-    not. Those since the newest attempt count, and are forgotten once they were too many."""
-    path = Path(args.run_dir) / MISSED_DIR / f"node-{args.node_rank}.json"
-    before = read_json(path)
+    not. Once they were too many they are forgotten if no new submission could be told from this."""
+    path = missed_path(args)
     try:
-        after = newest_attempt(Path(args.run_dir))
-        count = 1 + (number_in(before, "count") if before.get("after") == after else 0)
+        count, after = 1 + missed_starts(args), newest_attempt(Path(args.run_dir))
         is_last = count > args.failures
-        said = {"version": 1, "after": after, "count": 0 if is_last else count, "host": args.host}
+        kept = 0 if is_last and not args.submission else count
+        said = {"version": 1, "submission": args.submission, "after": after, "count": kept}
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {**said, "reason": reason})
+        write_json(path, {**said, "host": args.host, "reason": reason})
     except OSError as error:
         return f"this start cannot be counted: {error}"
     return f"missed start {count}, and attempts.failures is {args.failures}" if is_last else ""
+
+
+def missed_path(args: argparse.Namespace) -> Path:
+    return Path(args.run_dir) / MISSED_DIR / f"node-{args.node_rank}.json"
+
+
+def missed_starts(args: argparse.Namespace) -> int:
+    """How often this node was started in vain by this submission since the newest attempt."""
+    said = read_json(missed_path(args))
+    is_own = said.get("submission", "") == args.submission
+    is_new = said.get("after") == newest_attempt(Path(args.run_dir))
+    return number_in(said, "count") if is_own and is_new else 0
+
+
+def leave_if_missed(args: argparse.Namespace) -> None:
+    """A node whose start was the last one has nobody to wait for when it is started all the same,
+    as JobSet does where another node's end was the first that it saw."""
+    if args.repeat_codes_from and (count := missed_starts(args)) > args.failures:
+        text = f"missed start {count}, and attempts.failures is {args.failures}"
+        raise Leave(EXIT_FAILED, f"no new attempt: {text}", decided=True)
 
 
 def number_in(message: Message, key: str) -> int:
@@ -2035,6 +2078,9 @@ def add_restart_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="added to each code that asks for a new start; 1 then says that none is wanted",
+    )
+    parser.add_argument(
+        "--submission", default="", help="whose attempts count; else those since a give-up"
     )
     for name in ("failures", "requeues"):
         parser.add_argument(f"--{name}", type=int, default=0, help="attempts that may end so")
@@ -2220,6 +2266,7 @@ def live(args: argparse.Namespace, signals: Signals) -> int:
     """The life of this node, to its exit code; raises Leave."""
     try:
         leave_if_done(args)
+        leave_if_missed(args)
         args.fault = make_ready(args)
         if args.local_rank == 0:
             report_gpu_holders(args.host)

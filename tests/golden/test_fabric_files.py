@@ -32,6 +32,7 @@ FILES = {
 KUBERNETES = {
     "runs": {"pvc": "runs"},
     "pod_security": "none",
+    "run_as_user": 0,  # whom IPC_LOCK reaches
     "sidecars": {
         "tcpx-daemon": {"image": "registry.example.org/tcpx-daemon:1"},
         "tcpxo-daemon": {"image": "registry.example.org/tcpxo-daemon:1"},

@@ -71,6 +71,12 @@ def forbidden(resource: Resource, verb: str, namespace: str, name: str = "") -> 
     return ApiError(403, text, details={**details, **({"name": name} if name else {})})
 
 
+def twice(path: str, key: str, value: str) -> ApiError:
+    """An entry that a list has twice, as server-side apply finds it before anything else."""
+    text = "failed to create typed patch object: errors:\n"
+    return ApiError(500, f'{text}  .{path}: duplicate entries for key [{key}="{value}"]')
+
+
 def field_conflict(api_version: str, fields: dict[str, str]) -> ApiError:
     """Fields, by path, that other managers hold, whose names are the values."""
     causes = [

@@ -10,13 +10,19 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from k8s.answers import field_conflict
+from k8s.answers import field_conflict, twice
 from k8s.discovery import Json
+from k8s.objects import walk
 
 Path = tuple[str, ...]
 # What names the object, and what the server keeps, is nobody's field.
 SERVERS = {"apiVersion", "kind", "status"}
 METADATA = {"labels", "annotations", "ownerReferences", "finalizers"}
+# Lists of a pod whose entries are told apart (x-kubernetes-list-map-keys).
+KEYS = {
+    "containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
+    "volumeMounts": "mountPath",
+}  # fmt: skip
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -36,8 +42,20 @@ def fields_of(obj: Json) -> dict[Path, Any]:
     return {path: value for path, value in leaves(held) if path != ("metadata",)}
 
 
+def refuse_twins(given: Json) -> None:
+    """Raises ApiError where a list has an entry twice."""
+    for path, value in walk(given):
+        key = KEYS.get(path.rpartition(".")[2], "")
+        if key and isinstance(value, list):
+            names = [entry[key] for entry in value]
+            if again := [name for n, name in enumerate(names) if name in names[:n]]:
+                raise twice(path, key, again[0])
+
+
 def apply(old: Json | None, given: Json, manager: str, *, force: bool) -> Json:
-    """The object after an apply. Raises ApiError where another manager holds a field otherwise."""
+    """The object after an apply. Raises ApiError where another manager holds a field otherwise, or
+    a list has an entry twice."""
+    refuse_twins(given)
     new = copy.deepcopy(old) if old else {k: given[k] for k in ("apiVersion", "kind")}
     new.setdefault("metadata", {}).update(name=given["metadata"]["name"])
     wanted, holders = fields_of(given), owners(new)

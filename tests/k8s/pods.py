@@ -139,7 +139,9 @@ def _job(objects: Mapping[str, Object]) -> Iterator[Pod]:
     job = objects["Job"]
     name = job["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed"
-    for pod in _indexed(name, job["spec"], job["spec"]["template"]["spec"].get("subdomain", "")):
+    labels = {"batch.kubernetes.io/controller-uid": uid_of(job)}
+    subdomain = job["spec"]["template"]["spec"].get("subdomain", "")
+    for pod in _indexed(name, job["spec"], subdomain, labels):
         service = objects["Service"]["spec"]
         assert service["clusterIP"] == "None"
         assert service["publishNotReadyAddresses"] is True
@@ -150,7 +152,7 @@ def _job(objects: Mapping[str, Object]) -> Iterator[Pod]:
 
 def _jobset(objects: Mapping[str, Object]) -> Iterator[Pod]:
     jobset = objects["JobSet"]
-    return _replicated(jobset["metadata"]["name"], jobset["spec"], None)
+    return _replicated(jobset["metadata"], jobset["spec"], None)
 
 
 def _trainjob(objects: Mapping[str, Object]) -> Iterator[Pod]:
@@ -160,20 +162,27 @@ def _trainjob(objects: Mapping[str, Object]) -> Iterator[Pod]:
     assert (reference["name"], reference["kind"]) == (runtime["metadata"]["name"], runtime["kind"])
     assert "trainer" not in train["spec"]  # with it PET_* would be set
     nodes = runtime["spec"].get("mlPolicy", {}).get("numNodes")
-    return _replicated(train["metadata"]["name"], runtime["spec"]["template"]["spec"], nodes)
+    return _replicated(train["metadata"], runtime["spec"]["template"]["spec"], nodes)
 
 
-def _replicated(name: str, spec: Object, nodes: int | None) -> Iterator[Pod]:
+def uid_of(manifest: Object) -> str:
+    """Of the object, which the server gives; another one for each that is made."""
+    return str(manifest["metadata"].get("uid", "8c1f3a52-5d0e-4a63-9d5b-0f6e2f0f7a11"))
+
+
+def _replicated(metadata: Object, spec: Object, nodes: int | None) -> Iterator[Pod]:
+    name = metadata["name"]
     (replicated,) = spec["replicatedJobs"]
     assert replicated.get("replicas", 1) == 1
     job_spec = dict(replicated["template"]["spec"])
     if nodes is not None:
         job_spec["completions"] = job_spec["parallelism"] = nodes
     subdomain = spec.get("network", {}).get("subdomain") or name
-    return _indexed(f"{name}-{replicated['name']}-0", job_spec, subdomain)
+    labels = {"jobset.sigs.k8s.io/jobset-uid": uid_of({"metadata": metadata})}
+    return _indexed(f"{name}-{replicated['name']}-0", job_spec, subdomain, labels)
 
 
-def _indexed(name: str, spec: Object, subdomain: str) -> Iterator[Pod]:
+def _indexed(name: str, spec: Object, subdomain: str, owners: Mapping[str, str]) -> Iterator[Pod]:
     """The pods of an Indexed Job."""
     assert spec.get("completionMode", "Indexed") == "Indexed"  # JobSet's default
     assert spec["completions"] == spec["parallelism"]
@@ -181,7 +190,7 @@ def _indexed(name: str, spec: Object, subdomain: str) -> Iterator[Pod]:
     meta = template.get("metadata", {})
     for index in range(spec["completions"]):
         place = {COMPLETION_INDEX: str(index)}
-        labels = {"batch.kubernetes.io/job-name": name, "job-name": name, **place}
+        labels = {"batch.kubernetes.io/job-name": name, "job-name": name, **place, **owners}
         hostname = f"{name}-{index}"
         yield Pod(
             hostname,

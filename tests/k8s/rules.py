@@ -119,6 +119,9 @@ def _container_names(template: PodTemplate) -> Iterator[str]:
 
 def _environment(template: PodTemplate) -> Iterator[str]:
     for path, container in _containers(template):
+        names = [variable["name"] for variable in container.get("env", ())]
+        if len(set(names)) < len(names):  # server-side apply refuses it
+            yield f"{path}.env: a name twice"
         for variable in container.get("env", ()):
             # Since 1.34 any printable ASCII but "="; older servers want an identifier.
             if not re.fullmatch(r"[-._a-zA-Z][-._a-zA-Z0-9]*", variable["name"]):

@@ -62,6 +62,7 @@ class Running:
     log: Path
     process: subprocess.Popen[bytes]
     code: int | None = None
+    killed: bool = False
 
     def init(self) -> Process | None:
         """The container's first process, None before it is there and after its end."""
@@ -97,6 +98,7 @@ class Running:
         wait_until(lambda: self.process.poll() is not None or self.init(), "the pod's start")
         if init := self.init():
             init.send(number)
+            self.killed = self.killed or number == signal.SIGKILL
 
 
 @dataclass
@@ -200,6 +202,8 @@ class Cluster:
             code = running.process.poll()
             if code is not None:
                 del self.live[node]
+                # What a runtime says of it; unshare leaves with 1.
+                code = 128 + signal.SIGKILL if running.killed else code
                 running.code = code
                 self.codes.append(code)
                 if node not in self.ending:

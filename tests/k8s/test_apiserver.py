@@ -102,6 +102,15 @@ def test_apply_names_the_manager_that_holds_a_field(jobs: Any, server: ApiServer
     assert server.get("jobs", "demo")["spec"] == {"parallelism": 3}  # completions is nobody's
 
 
+def test_apply_refuses_a_list_that_has_an_entry_twice(jobs: Any, server: ApiServer) -> None:
+    env = [{"name": "HOME", "value": value} for value in ("/tmp", "/root")]
+    pod = {"containers": [{"name": "node", "env": env}]}
+    with pytest.raises(Exception, match="env: duplicate entries for key") as raised:
+        apply(jobs, job(template={"spec": pod}))
+    assert raised.value.status == 500  # type: ignore[attr-defined]
+    assert server.list("jobs") == []
+
+
 def test_a_dry_run_changes_nothing(jobs: Any, server: ApiServer) -> None:
     server.store.admissions.append(
         lambda new, old: ApiError(403, "denied the request") if new["spec"].get("bad") else None

@@ -133,6 +133,24 @@ def test_restarts_end_when_the_budget_is_spent(begin: Callable[..., Run]) -> Non
     assert run.cluster.codes == [FAILED, FAILED, 1, 1]
 
 
+@pytest.mark.parametrize("target", ["jobset", "trainjob"])
+def test_a_pod_that_is_killed_in_each_attempt_uses_up_the_failures(
+    target: str, begin: Callable[..., Run]
+) -> None:
+    """The first pod that fails is what JobSet goes by: it starts all again though node 0 has left
+    with 1, and their next end is the last."""
+    acts = [at(attempt, 0, 5, "wait") for attempt in (1, 2, 3)]
+    run = begin(target, acts, JOB.replace("failures: 2", "failures: 1"))
+    run.cluster.start()
+    for attempt in (1, 2):
+        run.wait_for(attempt, "waiting")
+        run.cluster.live[1].send(signal.SIGKILL)
+        run.wait_for(attempt, "end.json")
+    assert run.cluster.ends() is Do.FAILED, run.cluster.logs()
+    assert run.cluster.codes == [137, FAILED, 137, 1, 1, 1]
+    assert len(list((run.dir / "attempts").iterdir())) == 2
+
+
 @pytest.mark.case("L38")
 def test_an_elastic_run_begins_without_a_pod_that_is_pending(begin: Callable[..., Run]) -> None:
     # Node 0 waits for the other no longer than it would for enough of them.

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.fabrics import preset
-from orchestrator.network_check import check_network
+from orchestrator.network_check import Judged, check_network
 from orchestrator.plan import LaunchPlan, make_plan
 from orchestrator.profiles import ClusterProfile, find_profiles
 from orchestrator.render import render
@@ -35,15 +35,19 @@ def planned(
     return make_plan(job.spec, cluster)
 
 
-def faults(tmp_path: Path, fabric: str, kubernetes: str) -> list[str]:
-    """What is wrong with the job on a cluster whose profile is in a file."""
+def judged(tmp_path: Path, fabric: str, kubernetes: str) -> Judged:
+    """What is wrong and doubtful in the job on a cluster whose profile is in a file."""
     (tmp_path / "c.yaml").write_text(
         f"clusters:\n  pods:\n    target: jobset\n    runs_root: /runs\n    fabric: {fabric}\n"
         f"    kubernetes: {{runs: {{pvc: runs}}, {kubernetes}}}\n"
     )
     cluster = find_profiles(str(tmp_path / "c.yaml"), {}, tmp_path).choose("pods")
     job = resolve_job(parse_document(JOB.encode(), "job.yaml"), cluster, [])
-    found = check_network(job, cluster).faults
+    return check_network(job, cluster)
+
+
+def faults(tmp_path: Path, fabric: str, kubernetes: str) -> list[str]:
+    found = judged(tmp_path, fabric, kubernetes).faults
     return [f"{place(fault)} {fault.key}: {fault.message}" for fault in found]
 
 
@@ -73,6 +77,27 @@ def test_what_the_site_says_holds(
 ) -> None:
     kubernetes = planned(fabric, site).kubernetes
     assert (kubernetes.rdma, kubernetes.extra_resources) == (rdma, resources)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "kubernetes", "places"),
+    [
+        ("infiniband", "pod_security: none", ["c.yaml:5:13 clusters.pods.fabric"]),
+        ("infiniband", "pod_security: none, run_as_user: 7", ["c.yaml:5:13 clusters.pods.fabric"]),
+        ("ethernet", "pod_security: none, rdma: true",
+         ["c.yaml:6:63 clusters.pods.kubernetes.rdma"]),
+        ("infiniband", "pod_security: none, run_as_user: 0", []),
+        ("infiniband", "pod_security: none, run_as_user: null", []),  # the image's, perhaps root
+        ("infiniband", "pod_security: none, rdma: false", []),
+        ("infiniband", "pod_security: baseline", []),  # a fault
+    ],
+)  # fmt: skip
+def test_a_capability_for_a_user_whom_it_does_not_reach(
+    tmp_path: Path, fabric: str, kubernetes: str, places: list[str]
+) -> None:
+    found = judged(tmp_path, fabric, kubernetes).warnings
+    assert [f"{place(fault)} {fault.key}" for fault in found] == places
+    assert all("run_as_user: 0" in fault.as_warning() for fault in found)
 
 
 def test_a_fabric_that_is_not_used_needs_nothing() -> None:

@@ -79,7 +79,7 @@ def test_ranks_see_the_contract_and_no_outer_launcher(
     assert {k: v for k, v in variables.items() if k.startswith("ORCHESTRATE_")} == expected
     assert "stale" not in variables.values()
     assert variables["ROLE_ARN"] == variables["GROUP_OF_THE_USER"] == "kept"
-    assert 20000 <= int(variables["MASTER_PORT"]) < 32000
+    assert 20000 <= int(variables["MASTER_PORT"]) < 30000
 
 
 def test_missing_nodes_are_named(nodes: Nodes) -> None:

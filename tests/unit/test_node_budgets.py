@@ -27,13 +27,14 @@ JSON = st.recursive(
 
 def arguments(run_dir: str | Path, **changes: object) -> argparse.Namespace:
     given = {"failures": 3, "requeues": 5, "deadline_s": 0.0, "node_rank": 0, "host": "h"}
-    return argparse.Namespace(run_dir=str(run_dir), repeat_codes_from=128, **(given | changes))
+    given |= {"repeat_codes_from": 128, "submission": ""} | changes
+    return argparse.Namespace(run_dir=str(run_dir), **given)
 
 
-def add_attempt(run_dir: str, number: int, code: object) -> None:
+def add_attempt(run_dir: str, number: int, code: object, submission: str = "") -> None:
     folder = Path(run_dir, "attempts", str(number))
     folder.mkdir(parents=True)
-    (folder / "owner.json").write_text("{}")
+    (folder / "owner.json").write_text(json.dumps({"submission": submission}))
     if code is not None:
         (folder / "end.json").write_text(json.dumps({"code": code}))
 
@@ -82,10 +83,39 @@ def test_the_deadline_counts_from_the_first_attempt(
     then = first.stat().st_mtime - age_s
     os.utime(first, (then, then))
     assert bool(node.spent(arguments(tmp_path, deadline_s=3600.0))) == is_over
-    node.give_up(arguments(tmp_path, node_rank=1), "only node 0 says so")
-    assert bool(node.spent(arguments(tmp_path, deadline_s=3600.0))) == is_over
     node.give_up(arguments(tmp_path), "submitted again after that")
     assert node.spent(arguments(tmp_path, deadline_s=3600.0)) == ""
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), CODES), max_size=8), st.integers(0, 8))
+def test_attempts_of_this_submission_count_and_no_others(
+    begun: list[tuple[str, int | None]], given_up_after: int
+) -> None:
+    begun.sort(key=lambda one: one[0])
+    with tempfile.TemporaryDirectory() as run_dir:
+        for number, (submission, code) in enumerate(begun, start=1):
+            add_attempt(run_dir, number, code, submission)
+        # An automatic start must not get the budgets of a new submission.
+        node.write_json(Path(run_dir, node.GIVEN_UP_FILE), {"attempt": given_up_after})
+        own = [code for submission, code in begun if submission == "b"]
+        failed = sum(code in (1, 79, None) for code in own)
+        args = arguments(run_dir, failures=failed, requeues=99, submission="b")
+        assert node.spent(args) == ""
+        args.failures -= 1
+        assert node.spent(args) == f"failure {failed}, and attempts.failures is {failed - 1}"
+        args.submission, args.failures = "c", 0
+        assert node.spent(args) == ""
+
+
+@pytest.mark.parametrize(("age_s", "is_over"), [(0.0, False), (3700.0, True)])
+def test_an_attempt_that_could_not_say_who_it_is_began_with_its_folder(
+    tmp_path: Path, age_s: float, is_over: bool
+) -> None:
+    folder = tmp_path / "attempts/1"
+    folder.mkdir(parents=True)
+    then = folder.stat().st_mtime - age_s
+    os.utime(folder, (then, then))
+    assert bool(node.spent(arguments(tmp_path, deadline_s=3600.0))) == is_over
 
 
 @pytest.mark.parametrize(

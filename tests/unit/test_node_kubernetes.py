@@ -94,6 +94,19 @@ def test_failures_end_when_they_are_used_up_and_count_anew_after_that(make_pods:
         assert "not started again: failure 2" in nodes.log(node).read_text()
 
 
+def test_only_another_submission_gets_all_budgets_again(make_pods: MakePods) -> None:
+    nodes = make_pods("crash", failures=0, submission="uid-1")
+    codes = []
+    for submission in ("uid-1", "uid-1", "uid-1", "uid-2"):
+        nodes.also = (*nodes.also, "--submission", submission)
+        nodes.start(0, 1)
+        codes.append(set(nodes.codes().values()))
+    assert codes == [{1}, {1}, {1}, {1}]
+    assert attempts(nodes) == ["1", "2"]
+    owners = [read(nodes.run_dir / "attempts" / n / "owner.json") for n in attempts(nodes)]
+    assert [owner["submission"] for owner in owners] == ["uid-1", "uid-2"]
+
+
 def test_requeues_have_a_budget_of_their_own(make_pods: MakePods) -> None:
     nodes = make_pods("wait", nnodes=1, failures=0)
     for attempt, code in ((1, 203), (2, 1)):
@@ -165,6 +178,22 @@ def test_starts_that_come_to_no_attempt_are_counted(
     assert words in text
     assert "not started again: missed start 2, and attempts.failures is 1" in text
     assert missed(nodes, here) == 1
+
+
+def test_missed_starts_of_a_submission_are_not_forgotten(make_pods: MakePods) -> None:
+    nodes = make_pods("done", failures=0)
+    for submission, words in (
+        ("uid-1", "not started again: missed start 1"),
+        ("uid-1", "no new attempt: missed start 1, and attempts.failures is 0"),
+        ("uid-2", "not started again: missed start 1"),
+    ):
+        nodes.also = (*nodes.also, "--submission", submission)
+        nodes.start(0, start_timeout_s=1)
+        assert nodes.codes() == {0: 1}
+        assert words in nodes.log(0).read_text().splitlines()[-1]
+    nodes.also = (*nodes.also, "--submission", "uid-3")
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
 
 
 def test_a_missed_start_is_the_same_for_all_and_forgotten_after_an_attempt(

@@ -36,16 +36,23 @@ def test_a_pod_that_is_killed_ends_the_attempt_and_the_next_start_goes_on(
     assert attempts(nodes) == ["1", "2"]
 
 
-def test_a_node_that_has_lost_node_0_reads_the_budget_itself(make_pods: MakePods) -> None:
-    nodes = make_pods("wait-plain", failures=0)
+@pytest.mark.parametrize("submissions", [("", ""), ("uid-1", "uid-2")])
+def test_a_node_that_has_lost_node_0_reads_the_budget_itself(
+    make_pods: MakePods, submissions: tuple[str, str]
+) -> None:
+    nodes = make_pods("wait-plain", failures=0, submission=submissions[0])
     nodes.start(0, 1, shutdown_timeout_s=1)
     nodes.wait_ready()
     nodes.started[0].kill()
     assert nodes.codes() == {0: -9, 1: 1}, nodes.all_logs()
-    assert not (nodes.run_dir / "given-up.json").exists()  # for node 0, should it come back
-    nodes.start(0, 1)
-    assert nodes.codes() == {0: 1, 1: 1}
     assert attempts(nodes) == ["1"]
+    if submissions[0]:  # node 0 comes back by itself
+        nodes.start(0, 1)
+        assert nodes.codes() == {0: 1, 1: 1}
+    nodes.mode, nodes.also = "done", (*nodes.also, "--submission", submissions[1])
+    nodes.start(0, 1)
+    assert nodes.codes() == {0: 0, 1: 0}, nodes.all_logs()
+    assert attempts(nodes) == ["1", "2"]
 
 
 def test_a_pod_that_is_back_before_the_others_have_left_waits_for_them(
