@@ -41,10 +41,11 @@ def _place(plan: LaunchPlan) -> list[str]:
 def _preflight(plan: LaunchPlan) -> list[str]:
     """What each node looks at before the run."""
     network, items = plan.network, list[str]()
-    if network.pods is not None and network.pods.rdma:
+    is_between_nodes = plan.num_nodes > 1 and plan.target != "local"
+    if is_between_nodes and network.pods is not None and network.pods.rdma:
         items.append("memlock")
     if "nccl" in network.backend:
         items += ["mig", "nccl-conf"]
-    if plan.num_nodes > 1 and plan.target != "local":
+    if is_between_nodes:
         items.append("routes")
     return items

@@ -143,9 +143,11 @@ def _point(old: Path, new: Path) -> None:
 
     The library holds the number of the file and does not see it.
     """
+    # As the kernel names it, which knows no links: but for its folder it may have been renamed.
+    known = os.path.join(os.path.realpath(old.parent), old.name)
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            if os.readlink(f"/proc/self/fd/{entry}") == str(old):
+            if os.readlink(f"/proc/self/fd/{entry}") == known:
                 file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 os.dup2(file, int(entry), inheritable=False)
                 os.close(file)

@@ -123,8 +123,15 @@ def strangers(counts: Mapping[str, int], promised: Sequence[str]) -> list[str]:
     ]
 
 
+# The same network under another name: aws-ofi-nccl after 1.11 calls itself so (its
+# nvidia_plugin_name_fixup), and so does the plug-in of NVIDIA's HPC-X.
+ALSO = {"NET/AWS Libfabric": ("NET/Libfabric",), "NET/IB": ("NET/IBext",)}
+VERSION = re.compile(r"_v\d+(?=/|$)")  # of a plug-in's interface, as in NET/IBext_v8
+
+
 def _is_of(name: str, kind: str) -> bool:
-    return name == kind or name.startswith(f"{kind}/")
+    bare = VERSION.sub("", name)
+    return any(bare == k or bare.startswith(f"{k}/") for k in (kind, *ALSO.get(kind, ())))
 
 
 def promised_here(promises: Sequence[str], num_nodes: int) -> list[str]:

@@ -64,7 +64,8 @@ def shown(backend: Backend, handle: Handle, status: Status) -> str:
 
 
 def _waits(status: Status) -> bool:
-    return status.state.name in ("QUEUED", "PENDING")
+    """Whether a run awaits its first attempt: one that was held or preempted later does not."""
+    return status.state.name in ("QUEUED", "PENDING") and not status.attempt
 
 
 def _read(store: RunStore, path: str) -> dict[str, Any]:

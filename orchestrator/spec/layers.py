@@ -6,9 +6,9 @@ From the weakest to the strongest: the profile's defaults, the job file, its `cl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -132,7 +132,7 @@ def _beside(fabric: str, document: Document | None) -> str:
     """Return a fabric's name as it is, and a path relative to the profile's file."""
     if "/" not in fabric or document is None:
         return fabric
-    return str(Path(document.file).parent / fabric)
+    return os.path.join(os.path.dirname(document.file), fabric)  # which keeps a ./ in front
 
 
 def without_empty_sections(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -101,8 +101,16 @@ def _bounded(root: Path) -> list[Any]:
     return [max(sizes), kept_lines, first, left]
 
 
-def test_the_log_is_bounded_and_loses_no_line_between_two_files(tmp_path: Path) -> None:
-    ((most, lines, first, left),) = run_ranks(1, _bounded, tmp_path)
+@pytest.mark.parametrize("by_a_link", [False, True])
+def test_the_log_is_bounded_and_loses_no_line_between_two_files(
+    tmp_path: Path, by_a_link: bool
+) -> None:
+    root = tmp_path / "real"
+    root.mkdir()
+    if by_a_link:  # as /home and /scratch often are
+        (tmp_path / "link").symlink_to(root)
+        root = tmp_path / "link"
+    ((most, lines, first, left),) = run_ranks(1, _bounded, root)
     assert most <= 2000 + 10
     assert lines == [f"line {number}" for number in range(1000 - len(lines), 1000)]
     assert len(lines) > 100

@@ -155,3 +155,18 @@ def test_what_was_promised() -> None:
     promises = ["P2P/MNNVL", "NET/IB", "SHM", "P2P"]
     assert promised_here(promises, 2) == ["P2P/MNNVL", "NET/IB"]
     assert promised_here(promises, 1) == ["SHM", "P2P"]
+
+
+@pytest.mark.parametrize(
+    ("promised", "reported"),
+    [
+        ("NET/IB", "NET/IBext/GDRDMA"),
+        ("NET/IB", "NET/IBext_v8"),
+        ("NET/AWS Libfabric", "NET/Libfabric/GDRDMA"),
+        ("NET/GPUDirectTCPX", "NET/GPUDirectTCPX_v7"),
+    ],
+)
+def test_a_plug_in_may_have_another_name_or_its_version_in_it(promised: str, reported: str) -> None:
+    assert strangers({reported: 1}, [promised]) == []
+    assert strangers({reported: 1}, ["NET/Socket"]) == [reported]
+    assert strangers({"NET/IBex": 1}, ["NET/IB"]) == ["NET/IBex"]

@@ -215,6 +215,17 @@ def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path)
     assert "no such preset; did you mean infiniband?" in fault.message.replace("  ", " ")
 
 
+def test_a_path_beside_a_profile_of_the_working_folder_stays_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (PRESETS / "ethernet.yaml").read_text("utf-8").replace("name: ethernet", "name: ours")
+    (tmp_path / "ours.yaml").write_text(text)
+    (tmp_path / "k.yaml").write_text("clusters:\n  a: {target: slurm, fabric: ./ours.yaml}\n")
+    monkeypatch.chdir(tmp_path)
+    profile = find_profiles("k.yaml", {}, tmp_path).choose()
+    assert check_network(resolved("", profile), profile) == Judged((), ())
+
+
 def test_a_variable_of_the_profiles_defaults_is_judged_in_the_profiles_file(tmp_path: Path) -> None:
     clusters = tmp_path / "clusters.yaml"
     clusters.write_text(

@@ -52,6 +52,8 @@ def planned(
          "--backend gloo --host-suffix=-ib --preflight routes"),
         (GPUS, PLACE,
          "--backend nccl --interface ib0 --address-family ipv6 --preflight mig,nccl-conf,routes"),
+        ({**GPUS, "nodes": 1}, {"fabric": "infiniband"},
+         "--backend nccl --preflight mig,nccl-conf"),
         (GPUS, {"fabric": "infiniband"}, "--backend nccl --preflight memlock,mig,nccl-conf,routes"),
         (GPUS, {"fabric": "gcp-rdma", "shared_gpus": True},
          f"--backend nccl {GIB} --preflight memlock,mig,nccl-conf,routes --shared-gpus"),

@@ -78,6 +78,13 @@ def test_only_the_wait_before_the_first_attempt_counts(state: State) -> None:
     assert not Queueing(10, 100.0).is_over(Status("demo", state), 110.0)
 
 
+@pytest.mark.parametrize("state", [State.PENDING, State.QUEUED])
+def test_a_run_that_was_held_or_preempted_has_begun_already(state: State) -> None:
+    queueing = Queueing(limit_s=60, since_s=0.0)
+    assert queueing.is_over(Status("demo", state), 100.0)
+    assert not queueing.is_over(Status("demo", state, attempt=4), 100.0)
+
+
 def test_status_tells_the_wait_against_its_limit(tmp_path: Path) -> None:
     backend, handle = submitted(tmp_path, limit_s=7200, ago_s=3700)
     place = cast(Backend, backend)

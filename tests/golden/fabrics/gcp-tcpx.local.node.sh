@@ -37,6 +37,6 @@ exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
   --id "$ORCHESTRATE_ID" \
   --start-timeout-s 602 \
   --shutdown-timeout-s 300 \
-  --backend nccl --library-path /usr/local/nvidia/lib64 --preflight memlock,mig,nccl-conf \
+  --backend nccl --library-path /usr/local/nvidia/lib64 --preflight mig,nccl-conf \
   --allow-loopback \
   -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"

@@ -23,6 +23,6 @@ exec "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_NODE_PY" \
   --id "$ORCHESTRATE_ID" \
   --start-timeout-s 602 \
   --shutdown-timeout-s 300 \
-  --backend nccl --preflight memlock,mig,nccl-conf \
+  --backend nccl --preflight mig,nccl-conf \
   --allow-loopback \
   -- "$ORCHESTRATE_PYTHON" "$ORCHESTRATE_ENTRY" --config "$ORCHESTRATE_RUN_DIR/rendered/trainer.json"
