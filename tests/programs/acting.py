@@ -61,6 +61,7 @@ def act(what: str) -> None:
         time.sleep(2 * GIVE_UP_S)
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(2 * GIVE_UP_S)  # continued for its report, it has not gone on by then
     elif what in ("wait", "hold", "outlive"):
         (ATTEMPT / "waiting").touch()
         newer = f"../{int(ATTEMPT.name) + 1}"
