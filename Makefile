@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-k8s kind-demo ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-planner test-k8s kind-demo ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -36,12 +36,12 @@ lint: setup
 	$(BIN)/shellcheck -x slurm/dev-cluster slurm/dev-cluster.d/* k8s/kind/demo.sh .ci/run k8s/tools/get-kubectl
 
 unit: setup
-	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not pods and not k8s_live'
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not pods and not planner and not k8s_live'
 
 # The same with the lines that the tests' own processes ran; slower, since the ranks are forked from them.
 coverage: setup
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not pods and not k8s_live' --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 -m 'not slurm and not matrix and not faults and not pods and not planner and not k8s_live' --cov --cov-report=term:skip-covered
 
 # Every sharding strategy against one process; writes docs/strategies-measured.md.
 matrix: setup
@@ -59,6 +59,10 @@ faults-short: setup
 test-pods: setup
 	$(BIN)/pytest -n 2 -m 'pods and not k8s_live' tests/k8s
 
+# The planner's figures against what torch holds and sends, and the report in a real browser.
+test-planner: setup
+	$(BIN)/pytest -n 2 -m planner tests
+
 # Each time limit, exceeded on purpose; writes docs/timeouts-measured.md.
 timeouts: setup
 	$(BIN)/pytest tests/trainer/test_timeouts.py tests/trainer/test_patience.py tests/e2e/test_timeouts_local.py --update-golden
@@ -73,7 +77,7 @@ test-slurm-24: setup
 	slurm/dev-cluster --debian 13 check
 	DEV_CLUSTER_DEBIAN=13 $(BIN)/pytest tests/slurm -m slurm24
 
-ci: kubectl test test-pods matrix faults-short demo slurm-demo test-slurm test-slurm-24
+ci: kubectl test test-pods test-planner matrix faults-short demo slurm-demo test-slurm test-slurm-24
 
 # Figures of the README; by hand, on a quiet machine.
 bench: setup
