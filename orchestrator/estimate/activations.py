@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.estimate.outline import Outline
+from orchestrator.estimate.outline import Outline, Unit
 from orchestrator.estimate.setting import ITEM_BYTES, Setting
 
 FLOAT = 4  # bytes: of statistics of a norm, and of the loss
@@ -64,6 +64,8 @@ class _Sizes(NamedTuple):
 
 def layer_of(setting: Setting, outline: Outline, block: int) -> Layer:
     """Return the figures of block `block` (from 0)."""
+    if not outline.layers:
+        return _measured(setting, outline.units[block], recomputing(setting, block))
     size, kind = _sizes(setting, outline), recomputing(setting, block)
     attention = size.stream + 3 * size.split + size.split + size.computed + size.scores
     attention += 2 * size.statistics
@@ -87,6 +89,8 @@ def layer_of(setting: Setting, outline: Outline, block: int) -> Layer:
 
 def head_of(setting: Setting, outline: Outline) -> Head:
     """Return the figures of what follows the last block."""
+    if not outline.layers:
+        return Head(_given(setting, outline.root, setting.checkpointing), 0, 0, 0, 0)
     size, item = _sizes(setting, outline), ITEM_BYTES[setting.precision]
     numbers = setting.micro * setting.context * outline.vocab_size
     return Head(
@@ -107,6 +111,16 @@ def recomputing(setting: Setting, block: int) -> str:
 def is_autocast(setting: Setting) -> bool:
     """Whether the model has fp32 parameters of which operations make narrow copies."""
     return setting.precision != "fp32" and not setting.uses_fsdp
+
+
+def _measured(setting: Setting, unit: Unit, kind: str) -> Layer:
+    """What was measured of a user's model; gradients in flight are not known."""
+    kept = _given(setting, unit, kind)
+    return Layer(kept, max(0, _given(setting, unit, "none") - kept), 0, 0)
+
+
+def _given(setting: Setting, unit: Unit, kind: str) -> int:
+    return setting.micro * unit.activation_bytes.get(f"{setting.precision}/{kind}", 0)
 
 
 def _sizes(setting: Setting, outline: Outline) -> _Sizes:

@@ -33,7 +33,7 @@ from trainer.sharding import sharded
 from trainer.starting import StartingValues
 
 CPU = torch.device("cpu")
-TIMEOUT_S = 600
+TIMEOUT_S = 1000
 STEPS = 3  # AdamW makes its state in the first; DDP puts its buckets into order after it
 
 
