@@ -55,7 +55,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Held]]:
     run = Run(tmp_path_factory.mktemp("exact"))
     run.write_text()
     run.run_dir.mkdir()
-    return run_ranks(NUM_RANKS, _on_rank, run, timeout_s=TIMEOUT_S)
+    found: list[dict[str, Held]] = run_ranks(NUM_RANKS, _on_rank, run, timeout_s=TIMEOUT_S)
+    return found
 
 
 @pytest.mark.parametrize("name", CASES)

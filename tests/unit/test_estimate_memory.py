@@ -121,11 +121,11 @@ def test_estimates_far_below_use_are_below_the_planners() -> None:
 
 
 def test_activations_of_a_layer() -> None:
-    sizes = {"sequence": 2048, "micro": 1, "width": 8192, "heads": 64}
+    sizes: dict[str, Any] = {"sequence": 2048, "micro": 1, "width": 8192, "heads": 64}
     for kind, gigabytes in (("none", 153.0), ("flash", 45.6), ("full", 2.68)):
         found = 80 * reference.layer_activations(**sizes, kind=kind) / GB
         assert found == pytest.approx(gigabytes, rel=2e-3)
-    gpt3 = {"sequence": 2048, "micro": 1, "width": 12288, "heads": 96}
+    gpt3: dict[str, Any] = {"sequence": 2048, "micro": 1, "width": 12288, "heads": 96}
     saved = 1 - reference.layer_activations(**gpt3, kind="flash") / reference.layer_activations(
         **gpt3
     )
