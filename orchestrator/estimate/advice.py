@@ -182,7 +182,7 @@ def _least(question: Question) -> Estimate | None:
 
 def _best(found: Iterable[Estimate], wanted: Setting) -> Estimate:
     found = list(found)
-    if any(e.pace is None for e in found):  # the card's speed is not known: what sends least
+    if any(e.pace is None for e in found):
         return min(found, key=lambda e: (_effort(e), complexity(e.setting, wanted)))
     fastest = min(_step_s(e) for e in found)
     tied = [e for e in found if _step_s(e) <= fastest * (1 + TIE_SHARE)]
@@ -193,10 +193,13 @@ def _step_s(one: Estimate) -> float:
     return one.pace.step_s if one.pace else 0.0
 
 
-def _effort(one: Estimate) -> tuple[float, ...]:
-    recomputed = ("none", "selective", "full").index(one.setting.checkpointing)
-    traffic = one.traffic
-    return (recomputed, traffic.sent_bytes("between"), traffic.sent_bytes("inside"))
+def _effort(one: Estimate) -> tuple[int, ...]:
+    """What is compared where no time is known: the rule that DDP is for what fits, and on several
+    nodes groups inside a node are for what does not."""
+    setting = one.setting
+    recomputed = ("none", "selective", "full").index(setting.checkpointing)
+    inside = setting.num_shards * setting.tensor <= setting.ranks_per_node
+    return (setting.cpu_offload, recomputed, setting.shards and not inside)
 
 
 def _whole_copy(question: Question) -> Estimate | None:
@@ -264,11 +267,11 @@ def _shorter(question: Question) -> Iterator[Remedy]:
 
 
 def _larger_card(hardware: Hardware, least: Estimate) -> str:
-    from orchestrator.estimate.hardware import cards
-    from orchestrator.estimate.whole import FIT_SHARE
+    from orchestrator.cards import cards
+    from orchestrator.estimate.whole import FITS
 
-    needed = least.memory.total / FIT_SHARE
-    enough = [(card.memory_bytes, name) for name, card in cards().items()]
+    needed = least.memory.total / FITS
+    enough = [(card.memory_bytes or 0, name) for name, card in cards().items()]
     name = min((pair for pair in enough if pair[0] >= needed), default=(0, ""))[1]
     larger = f", such as {name}" if name else ", which no card of the table has"
     return f"a card with {gib(needed)} or more{larger}"

@@ -84,6 +84,12 @@ def _lines(tree: dict[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{name}: {words}"
 
 
+def left_open(spec: JobSpec) -> JobSpec:
+    """Return the job as if it had `strategy: auto`: options of a wrapper that another strategy does
+    not use are left out under it, instead of being faults."""
+    return _changed(spec, parallelism=_changed(spec.parallelism, strategy="auto"))
+
+
 def spec_with(spec: JobSpec, setting: Setting) -> JobSpec:
     """Return the job with the setting in it: its nodes, batch and parallelism. It is not checked.
 
@@ -110,6 +116,7 @@ def _parallelism(spec: JobSpec, setting: Setting) -> Parallelism:
         before,
         strategy=setting.strategy,
         shard_group=group,
+        precision=setting.precision,
         activation_checkpointing=setting.checkpointing,
         cpu_offload=setting.cpu_offload,
         gradient_sync=setting.gradient_sync,

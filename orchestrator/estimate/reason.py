@@ -54,10 +54,10 @@ def reason_without(least: Estimate | None, hardware: Hardware) -> str:
 
 
 def _card(hardware: Hardware) -> str:
-    from orchestrator.estimate.whole import FIT_SHARE
+    from orchestrator.estimate.whole import FITS
 
     size = gib(hardware.memory_bytes or 0)
-    return f"the card has {size}, of which {FIT_SHARE:.0%} are counted on"
+    return f"the card has {size}, of which {FITS:.0%} are counted on"
 
 
 def reason_for(
@@ -110,7 +110,7 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     words = f"groups of {setting.shard_group} ranks {where} share one"
     if flat is None or setting.num_nodes == 1:
         return f"{words}:"
-    mine, other = _node_egress(best), _node_egress(flat)
+    mine, other = node_egress_bytes(best), node_egress_bytes(flat)
     return f"{words}, so that a node sends {gb(mine)} a step in place of full_shard's {gb(other)}:"
 
 
@@ -118,17 +118,9 @@ def _num_nodes(setting: Setting) -> int:
     return (setting.shard_group or 1) * setting.tensor // setting.ranks_per_node
 
 
-def _node_egress(one: Estimate) -> float:
-    return node_egress_bytes(one)
-
-
 def node_egress_bytes(one: Estimate) -> float:
-    """Return what leaves a node in one step: each transfer's ranks of one node send in turn or at
-    the same time, as its group lies."""
-    per_node = one.setting.ranks_per_node
-    transfers = (t for t in one.traffic.transfers if t.span == "between")
-    # A ring passes a node's border once; each node has per_node / ranks_per_node rings of a kind.
-    return sum(t.sent_bytes * (per_node // max(t.ranks_per_node, 1)) for t in transfers)
+    """Return what leaves a node in one step."""
+    return sum(t.node_bytes for t in one.traffic.transfers if t.span == "between")
 
 
 def _extras(best: Estimate) -> Iterator[str]:
@@ -148,7 +140,8 @@ def _tie(best: Estimate, found: Sequence[Estimate]) -> Iterator[str]:
     """Whether something less simple would be faster, by too little."""
     paced = [e for e in found if e.pace is not None]
     if best.pace is None or not paced:
-        yield "The card's speed is not known, so what sends least is taken."
+        yield "The speed of the card or of a link is not known, so the simplest rule holds: whole "\
+            "copies if they fit, else groups inside a node, else all ranks."
         return
     fastest = min(paced, key=lambda e: e.pace.step_s if e.pace else 0.0)
     if fastest.pace and fastest.pace.step_s < best.pace.step_s and fastest is not best:
