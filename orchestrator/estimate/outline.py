@@ -77,3 +77,8 @@ class Outline:
     @property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
+
+
+def is_trained(unit: Unit) -> bool:
+    """Return whether any parameter of a unit gets a gradient."""
+    return any(parameter.trainable for parameter in unit.parameters)
