@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.table import aligned
 from orchestrator.estimate.lines import changes, yaml_lines
-from orchestrator.estimate.reason import gb, gib, node_egress_bytes, seconds, shape_words
+from orchestrator.estimate.reason import gb, gib, seconds, shape_words
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _traffic(one: Estimate) -> Iterator[str]:
         if any(t.span == span for t in transfers):
             yield f"  {words}: {gb(one.traffic.sent_bytes(span))} a rank{_span_time(one, span)}"
     if one.setting.num_nodes > 1:
-        yield f"  out of each node: {gb(node_egress_bytes(one))}"
+        yield f"  out of each node: {gb(one.traffic.node_bytes)}"
 
 
 def _span_time(one: Estimate, span: str) -> str:
@@ -197,5 +197,5 @@ def _cell_row(cell: Cell) -> list[str]:
         return [*values, "-", f"not possible: {cell.problem}", "", "", ""]
     fits = {True: "yes", False: "NO", None: "?"}[one.fits]
     time = (seconds(one.pace.step_s), f"{one.pace.tokens_per_s:,.0f}") if one.pace else ("?", "?")
-    egress = gb(node_egress_bytes(one)) if one.setting.num_nodes > 1 else "-"
+    egress = gb(one.traffic.node_bytes) if one.setting.num_nodes > 1 else "-"
     return [*values, gib(one.memory.total), fits, *time, egress]

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.estimate.lines import KEYS, changes
-from orchestrator.estimate.reason import node_egress_bytes
 
 if TYPE_CHECKING:
     from orchestrator.estimate.advice import Advice
@@ -48,7 +47,7 @@ def _traffic(one: Estimate) -> dict[str, Any]:
     return {
         "inside_bytes": one.traffic.sent_bytes("inside"),
         "between_bytes": one.traffic.sent_bytes("between"),
-        "out_of_a_node_bytes": node_egress_bytes(one),
+        "out_of_a_node_bytes": one.traffic.node_bytes,
         "transfers": [
             {**asdict(transfer), "sent_bytes": transfer.sent_bytes}
             for transfer in one.traffic.transfers

@@ -110,17 +110,12 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     words = f"groups of {setting.shard_group} ranks {where} share one"
     if flat is None or setting.num_nodes == 1:
         return f"{words}:"
-    mine, other = node_egress_bytes(best), node_egress_bytes(flat)
+    mine, other = best.traffic.node_bytes, flat.traffic.node_bytes
     return f"{words}, so that a node sends {gb(mine)} a step in place of full_shard's {gb(other)}:"
 
 
 def _num_nodes(setting: Setting) -> int:
     return (setting.shard_group or 1) * setting.tensor // setting.ranks_per_node
-
-
-def node_egress_bytes(one: Estimate) -> float:
-    """Return what leaves a node in one step."""
-    return sum(t.node_bytes for t in one.traffic.transfers if t.span == "between")
 
 
 def _extras(best: Estimate) -> Iterator[str]:
