@@ -50,7 +50,7 @@ def plan_text(spec: JobSpec, planned: Planned) -> str:
         ["MEMORY of the fullest rank, " + _moment(one), *_memory(one, hardware)],
         ["TRAFFIC of a rank in one step", *_traffic(one)],
         ["TIME", *_time(one, spec)],
-        ["ADVICE", *planned.chosen, *_advice(planned.advice, one)],
+        ["ADVICE", *_advice(planned.advice, one)],
     ]
     if one.left_out:
         blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in one.left_out)])
@@ -187,14 +187,19 @@ def cells_table(cells: Sequence[Cell]) -> str:
     names = list(cells[0].values)
     head = [*(name.upper() for name in names), "MEMORY", "FITS", "STEP", "TOKENS/S", "OUT OF NODE"]
     rows = [head, *(_cell_row(cell) for cell in cells)]
-    return aligned(rows)
+    problems = [f"not possible: {_values(cell)}: {cell.problem}" for cell in cells if cell.problem]
+    return "\n".join([aligned(rows), *problems])
+
+
+def _values(cell: Cell) -> str:
+    return ", ".join(f"{name}={str(value).lower()}" for name, value in cell.values.items())
 
 
 def _cell_row(cell: Cell) -> list[str]:
     values = [str(value).lower() for value in cell.values.values()]
     one = cell.estimate
     if one is None:
-        return [*values, "-", f"not possible: {cell.problem}", "", "", ""]
+        return [*values, "-", "-", "-", "-", "-"]
     fits = {True: "yes", False: "NO", None: "?"}[one.fits]
     time = (seconds(one.pace.step_s), f"{one.pace.tokens_per_s:,.0f}") if one.pace else ("?", "?")
     egress = gb(one.traffic.node_bytes) if one.setting.num_nodes > 1 else "-"

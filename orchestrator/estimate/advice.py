@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.estimate.memory import memory
 from orchestrator.estimate.reason import gib, reason_for, reason_without, shape_words
 from orchestrator.estimate.variants import batches, complexity, divisors, shapes
-from orchestrator.estimate.whole import estimate
+from orchestrator.estimate.whole import FITS, estimate
 
 if TYPE_CHECKING:
     from orchestrator.estimate.figures import Estimate
@@ -47,7 +48,7 @@ class Advice:
         best: the fastest that fits, or the simplest of those as fast; None where nothing fits, or
             where the card's memory is not known.
         runner_up: the best of another strategy or size of groups.
-        least: what needs least memory.
+        least: where nothing fits, what needs least memory.
         remedies: where nothing fits, what would help, each with its figures.
         reason: one to three plain sentences.
     """
@@ -82,7 +83,12 @@ class Question:
 
     def fits(self, setting: Setting) -> bool:
         """Whether it fits with each number of nodes; fewer nodes make more micro-batches."""
-        return all(self.estimate(one).fits for one in self._at_sizes(setting))
+        counted_on = (self.hardware.memory_bytes or 0) * FITS
+        return all(self.size_bytes(one) <= counted_on for one in self._at_sizes(setting))
+
+    def size_bytes(self, setting: Setting) -> int:
+        """Bytes of the fullest rank at its peak."""
+        return memory(setting, self.outline, self.hardware.context_bytes).total
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
         yield setting
@@ -105,9 +111,9 @@ def advise(question: Question) -> Advice:
     """Return the fastest setting that fits and its reason, or what would make one fit."""
     if question.hardware.memory_bytes is None:
         return Advice(None, None, None, (), NO_CARD)
-    least = _least(question)
     found = _fitting(question)
     if not found:
+        least = _least(question)
         remedies = tuple(_remedies(question, least))
         return Advice(None, None, least, remedies, reason_without(least, question.hardware))
     wanted = question.setting
@@ -115,7 +121,7 @@ def advise(question: Question) -> Advice:
     others = [e for e in found if _form(e.setting) != _form(best.setting)]
     runner_up = _best(others, wanted) if others else None
     words = reason_for(best, found, _whole_copy(question), question.hardware)
-    return Advice(best, runner_up, least, (), words)
+    return Advice(best, runner_up, None, (), words)
 
 
 NO_CARD = (
@@ -172,12 +178,12 @@ def _least(question: Question) -> Estimate | None:
     """What needs least memory of all, without and, unless that is fixed, with offloading."""
     offload = question.setting.cpu_offload if "cpu_offload" in question.fixed else False
     found = [
-        question.estimate(one)
+        one
         for shape in _candidates(question, offload)
         for one in batches(shape, question.fixed)[-2:]
         if question.allowed(one)
     ]
-    return min(found, key=lambda e: e.memory.total, default=None)
+    return question.estimate(min(found, key=question.size_bytes)) if found else None
 
 
 def _best(found: Iterable[Estimate], wanted: Setting) -> Estimate:
@@ -209,9 +215,7 @@ def _whole_copy(question: Question) -> Estimate | None:
         return None
     ddp = replace(setting, strategy="ddp", shard_group=None, reductions="fp32", cpu_offload=False)
     fixed = question.fixed - {"strategy", "shard_group", "cpu_offload"} | {"checkpointing"}
-    return min(
-        (question.estimate(one) for one in batches(ddp, fixed)), key=lambda e: e.memory.total
-    )
+    return question.estimate(min(batches(ddp, fixed), key=question.size_bytes))
 
 
 def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:
@@ -268,8 +272,6 @@ def _shorter(question: Question) -> Iterator[Remedy]:
 
 def _larger_card(hardware: Hardware, least: Estimate) -> str:
     from orchestrator.cards import cards
-    from orchestrator.estimate.whole import FITS
-
     needed = least.memory.total / FITS
     enough = [(card.memory_bytes or 0, name) for name, card in cards().items()]
     name = min((pair for pair in enough if pair[0] >= needed), default=(0, ""))[1]

@@ -20,7 +20,10 @@ def gib(size_bytes: float) -> str:
 
 def gb(size_bytes: float) -> str:
     """Return bytes on a link in words, decimal as links are."""
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g} MB"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= size * 0.1:
+            return f"{size_bytes / size:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
 
 
 def seconds(time_s: float) -> str:
