@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.estimate.figures import Transfer
@@ -22,14 +23,25 @@ class _Sizes:
 
 def sharded(setting: Setting, outline: Outline) -> list[Transfer]:
     """Return gathers of parameters, and sums of gradients in a group and between groups."""
-    sizes = _sizes_1 if setting.fsdp.version == 1 else _sizes_2
-    units = [sizes(setting, unit) for unit in outline.units]
-    root = sizes(setting, outline.root)
+    *units, root = _sizes(setting, (*outline.units, outline.root))
     return [
         *_forward_gathers(setting, units, root),
         *_backward_gathers(setting, units, root),
         *_reductions(setting, units, root),
     ]
+
+
+def _sizes(setting: Setting, units: Iterable[Unit]) -> list[_Sizes]:
+    """Those of equal units are reckoned once: a comparison asks for many settings."""
+    of_unit = _sizes_1 if setting.fsdp.version == 1 else _sizes_2
+    known: dict[object, _Sizes] = {}
+    found = []
+    for unit in units:
+        key = tuple((p.shape, p.trainable, p.item_bytes, p.split) for p in unit.parameters)
+        if key not in known:
+            known[key] = of_unit(setting, unit)
+        found.append(known[key])
+    return found
 
 
 def _sizes_1(setting: Setting, unit: Unit) -> _Sizes:
