@@ -272,6 +272,7 @@ def _shorter(question: Question) -> Iterator[Remedy]:
 
 def _larger_card(hardware: Hardware, least: Estimate) -> str:
     from orchestrator.cards import cards
+
     needed = least.memory.total / FITS
     enough = [(card.memory_bytes or 0, name) for name, card in cards().items()]
     name = min((pair for pair in enough if pair[0] >= needed), default=(0, ""))[1]

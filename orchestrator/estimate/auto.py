@@ -36,7 +36,8 @@ def with_strategy(job: ResolvedJob, profile: ClusterProfile, job_file: Path) -> 
         FaultsError: at the strategy: the card's memory is not known, or nothing fits.
         UserError: there is no usable outline of a model of the user's own.
     """
-    spec, chosen, found = job.spec, [], {}
+    spec, chosen = job.spec, []
+    found: dict[str, Any] = {}
     if spec.parallelism.strategy == "auto":
         spec, words, found = _concrete(job, spec, profile, job_file)
         chosen.append(f"parallelism.strategy: auto is {words}")
@@ -96,6 +97,4 @@ def _origins(job: ResolvedJob, found: dict[str, Any]) -> dict[KeyPath, Origin]:
     if not found:
         return {}
     asked = job.origins.get(STRATEGY, Origin("default", "default")).label
-    return {
-        tuple(key.split(".")): Origin("auto", f"strategy: auto, {asked}") for key in found
-    }
+    return {tuple(key.split(".")): Origin("auto", f"strategy: auto, {asked}") for key in found}

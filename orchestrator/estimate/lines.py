@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.spec.base import Part
 
 if TYPE_CHECKING:
     from orchestrator.estimate.setting import Setting
     from orchestrator.spec import JobSpec
     from orchestrator.spec.parallelism import Parallelism
+
+P = TypeVar("P", bound=Part)
 
 # Parts of a setting that advice may change, and where the job file has them.
 KEYS = {
@@ -140,7 +144,7 @@ def _without_idle(parallelism: Parallelism) -> Parallelism:
     return _changed(parallelism, **idle)
 
 
-def _changed(part: Any, **values: object) -> Any:
+def _changed(part: P, **values: object) -> P:
     """Return a copy of the part with the values that differ, or the part itself: what is set
     counts as written."""
     new = {name: value for name, value in values.items() if getattr(part, name) != value}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.estimate.lines import crosses_nodes
@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from orchestrator.estimate.setting import Setting
 
 
+CPU = "cpu"  # its name among the cards
+
+
 def gib(size_bytes: float) -> str:
     """Return a size of memory in words."""
-    return f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.3g} MiB"
+    return (
+        f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.3g} MiB"
+    )
 
 
 def gb(size_bytes: float) -> str:
@@ -59,8 +64,13 @@ def reason_without(least: Estimate | None, hardware: Hardware) -> str:
 def _card(hardware: Hardware) -> str:
     from orchestrator.estimate.whole import FITS
 
-    size = gib(hardware.memory_bytes or 0)
-    return f"the card has {size}, of which {FITS:.0%} are counted on"
+    size, what = gib(hardware.memory_bytes or 0), "it" if hardware.card == CPU else "the card"
+    return f"{what} has {size}, of which {FITS:.0%} are counted on"
+
+
+def _device(hardware: Hardware) -> str:
+    """What holds a rank's memory."""
+    return "rank" if hardware.card == CPU else "GPU"
 
 
 def reason_for(
@@ -83,38 +93,58 @@ def _rule(
     setting, size = best.setting, gib(best.memory.total)
     if setting.strategy == "ddp":
         return (
-            f"A whole copy fits on each GPU ({size}; {_card(hardware)}), so nothing need be "
-            "sharded: ddp sends least and waits least."
+            f"A whole copy fits on each {_device(hardware)} ({size}; {_card(hardware)}), so "
+            "nothing need be sharded: ddp is the simplest."
         )
-    if setting.strategy == "hybrid_shard":
-        return f"{_too_large(copy)}{_groups(best, found)} {size} a GPU."
-    how = {
-        "full_shard": f"parameters, gradients and optimizer state are spread over "
-        f"{setting.num_shards} ranks",
-        "shard_grad_op": f"gradients and optimizer state are spread over {setting.num_shards} "
-        "ranks, and the parameters are gathered once a step",
-    }.get(setting.strategy, f"the job says {setting.strategy}")
-    return f"{_too_large(copy)}{how}: {size} a GPU."
+    return f"{_not_ddp(best, found, copy, hardware)}{_spread(best, found)}: {size} each."
 
 
-def _too_large(copy: Estimate | None) -> str:
+def _not_ddp(
+    best: Estimate, found: Sequence[Estimate], copy: Estimate | None, hardware: Hardware
+) -> str:
+    """Why a whole copy on each rank is not the answer; the sentence goes on."""
     if copy is None:
-        return "Under tensor parallelism "
+        return "With tensor groups "
+    size, device = gib(copy.memory.total), _device(hardware)
     if copy.fits is False:
-        return f"One GPU cannot hold a whole copy ({gib(copy.memory.total)}), so "
-    return f"A whole copy would fit ({gib(copy.memory.total)}) and be slower or not allowed; so "
+        return f"One {device} cannot hold a whole copy ({size}; {_card(hardware)}), so "
+    ddp = fastest_of(one for one in found if one.setting.strategy == "ddp")
+    reason = "what the job file has written does not go with ddp"
+    if ddp is not None and ddp.pace is not None and best.pace is not None:
+        times = f"{seconds(ddp.pace.step_s)} a step in place of {seconds(best.pace.step_s)}"
+        reason = f"ddp would take {times} ({shape_words(ddp.setting)})"
+    return f"A whole copy would fit on each {device} ({size}), but {reason}; here "
+
+
+def fastest_of(found: Iterable[Estimate]) -> Estimate | None:
+    """Return the fastest, None where there is none or no time is known."""
+    paced = [(one.pace.step_s, number, one) for number, one in enumerate(found) if one.pace]
+    return min(paced)[2] if paced else None
+
+
+def _spread(best: Estimate, found: Sequence[Estimate]) -> str:
+    setting = best.setting
+    ranks = f"{setting.num_shards} ranks"
+    if setting.strategy == "hybrid_shard":
+        return _groups(best, found)
+    if setting.strategy == "shard_grad_op":
+        return (
+            f"gradients and optimizer state are spread over {ranks}, and parameters stay whole "
+            "from the forward to the backward pass"
+        )
+    return f"parameters, gradients and optimizer state are spread over {ranks}"
 
 
 def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     """What groups of hybrid_shard are good for, beside one group of all ranks."""
     setting = best.setting
     where = f"over {_num_nodes(setting)} nodes" if crosses_nodes(setting) else "inside a node"
-    flat = next((e for e in found if e.setting.strategy == "full_shard"), None)
     words = f"groups of {setting.shard_group} ranks {where} share one"
+    flat = fastest_of(one for one in found if one.setting.strategy == "full_shard")
     if flat is None or setting.num_nodes == 1:
-        return f"{words}:"
-    mine, other = best.traffic.node_bytes, flat.traffic.node_bytes
-    return f"{words}, so that a node sends {gb(mine)} a step in place of full_shard's {gb(other)}:"
+        return words
+    mine, other = gb(best.traffic.node_bytes), gb(flat.traffic.node_bytes)
+    return f"{words}, so that a node sends {mine} a step in place of full_shard's {other}"
 
 
 def _num_nodes(setting: Setting) -> int:
@@ -124,7 +154,7 @@ def _num_nodes(setting: Setting) -> int:
 def _extras(best: Estimate) -> Iterator[str]:
     setting = best.setting
     if setting.checkpointing != "none":
-        yield f"Activations are recomputed ({setting.checkpointing}), or they would not fit as well."
+        yield f"Activations are recomputed ({setting.checkpointing}), or they would not fit."
     if setting.gradient_sync == "each" and setting.accumulation > 1:
         yield (
             "Gradients are summed with each micro-batch: kept until the last one, they would be "
@@ -136,16 +166,16 @@ def _extras(best: Estimate) -> Iterator[str]:
 
 def _tie(best: Estimate, found: Sequence[Estimate]) -> Iterator[str]:
     """Whether something less simple would be faster, by too little."""
-    paced = [e for e in found if e.pace is not None]
-    if best.pace is None or not paced:
-        yield "The speed of the card or of a link is not known, so the simplest rule holds: whole "\
+    fastest = fastest_of(found)
+    if fastest is None or fastest.pace is None or best.pace is None:
+        yield (
+            "The speed of the card or of a link is not known, so the plain rule holds: whole "
             "copies if they fit, else groups inside a node, else all ranks."
-        return
-    fastest = min(paced, key=lambda e: e.pace.step_s if e.pace else 0.0)
-    if fastest.pace and fastest.pace.step_s < best.pace.step_s and fastest is not best:
+        )
+    elif fastest.pace.step_s < best.pace.step_s:
         yield (
             f"{_short(fastest.setting)} would take {seconds(fastest.pace.step_s)} a step in place "
-            f"of {seconds(best.pace.step_s)}; within 2 % the simpler one is taken."
+            f"of {seconds(best.pace.step_s)}: within 2 % the simpler one is taken."
         )
 
 
