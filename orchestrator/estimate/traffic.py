@@ -35,19 +35,12 @@ def _norm(setting: Setting) -> list[Transfer]:
 
 def _tensor(setting: Setting, outline: Outline) -> list[Transfer]:
     """The sums of what ranks computed of a block: two in each pass, after attention and after the
-    perceptron (Shoeybi et al., "Megatron-LM", 2019, section 3)."""
-    number = 4 * outline.layers + recomputed_blocks(setting, outline) * _sums_again(outline)
-    calls = number * setting.accumulation
-    tokens = setting.micro * setting.context
-    bytes_each = tokens * outline.width * ITEM_BYTES[setting.precision]
+    perceptron (Shoeybi et al., "Megatron-LM", 2019, section 3). What is computed again ends with
+    the last tensor that the backward pass needs, before the second sum."""
+    calls = (4 * outline.layers + recomputed_blocks(setting, outline)) * setting.accumulation
+    bytes_each = setting.micro * setting.context * outline.width * ITEM_BYTES[setting.precision]
     what = "activations of split blocks"
     return tensor_group(setting).transfer("all_reduce", what, calls * bytes_each, calls)
-
-
-def _sums_again(outline: Outline) -> int:
-    """The recomputation ends with the last tensor that the backward pass needs: a dropout's mask
-    comes after the second sum, and without dropout nothing does."""
-    return 2 if outline.dropout else 1
 
 
 def recomputed_blocks(setting: Setting, outline: Outline) -> int:
