@@ -7,7 +7,8 @@ would do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.estimate.memory import memory
@@ -77,6 +78,9 @@ class Question:
     fixed: frozenset[str] = frozenset()
     allowed: Callable[[Setting], bool] = lambda setting: True
     node_sizes: tuple[int, ...] = ()
+    _sizes: dict[Setting, int] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def estimate(self, setting: Setting) -> Estimate:
         return estimate(setting, self.outline, self.hardware)
@@ -88,7 +92,10 @@ class Question:
 
     def size_bytes(self, setting: Setting) -> int:
         """Bytes of the fullest rank at its peak."""
-        return memory(setting, self.outline, self.hardware.context_bytes).total
+        if setting not in self._sizes:
+            held = memory(setting, self.outline, self.hardware.context_bytes)
+            self._sizes[setting] = held.total
+        return self._sizes[setting]
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
         yield setting
@@ -150,28 +157,32 @@ def _candidates(question: Question, offload: bool) -> Iterator[Setting]:
 
 
 def _estimates(question: Question, offload: bool) -> list[Estimate]:
-    found = {}
+    """What fits. Where the whole batch fits at once, computing anything again is only slower."""
+    found: dict[Setting, Estimate] = {}
+    at_once: set[object] = set()
     for shape in _candidates(question, offload):
+        if _form(shape) in at_once:
+            continue
         for setting in _largest(question, shape):
             found[setting] = question.estimate(setting)
+            if setting.accumulation == 1 or "micro" in question.fixed:
+                at_once.add(_form(shape))
     return list(found.values())
 
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
     each = [one for one in batches(shape, question.fixed) if question.allowed(one)]
-    # The smallest micro-batch, its gradients not kept, needs least: without it none fits.
-    if not each or not any(question.fits(one) for one in each[-2:]):
+    # Micro-batches of 1, with gradients that are not kept, need least.
+    if not each or not any(map(question.fits, {each[0], *each[-2:]})):
         return
     largest = next((one for one in each if question.fits(one)), None)
     if largest is None:
         return
     yield largest
     wanted = question.setting.micro
-    for one in each:
-        if one.micro == wanted != largest.micro and question.fits(one):
-            yield one
-            return
+    if wanted != largest.micro:
+        yield from islice((one for one in each if one.micro == wanted and question.fits(one)), 1)
 
 
 def _least(question: Question) -> Estimate | None:

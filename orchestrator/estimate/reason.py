@@ -143,8 +143,14 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     flat = fastest_of(one for one in found if one.setting.strategy == "full_shard")
     if flat is None or setting.num_nodes == 1:
         return words
-    mine, other = gb(best.traffic.node_bytes), gb(flat.traffic.node_bytes)
-    return f"{words}, so that a node sends {mine} a step in place of full_shard's {other}"
+    mine, other = best.traffic.node_bytes, flat.traffic.node_bytes
+    if mine < other:
+        return f"{words}, so that a node sends {gb(mine)} a step in place of full_shard's {gb(other)}"
+    if best.pace is None or flat.pace is None:
+        return words
+    mine, other = best.pace.step_s, flat.pace.step_s
+    rings = "rings of fewer ranks wait less for one another"
+    return f"{words}: {rings}, {seconds(mine)} a step in place of full_shard's {seconds(other)}"
 
 
 def _num_nodes(setting: Setting) -> int:
