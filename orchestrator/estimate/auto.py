@@ -89,7 +89,7 @@ def question_of(
 
 def _problem(advice: Advice) -> Problem:
     fixes = [remedy.words for remedy in advice.remedies]
-    fix = f"what would help: {'; or '.join(fixes)}" if fixes else "or write a strategy"
+    fix = f"what would help: {'; or '.join(fixes)}" if fixes else "or write a strategy, such as full_shard"
     return Problem(STRATEGY, f"auto: {advice.reason}", fix)
 
 
