@@ -22,9 +22,10 @@ from orchestrator.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.estimate.advice import Advice, Question
+    from orchestrator.estimate.advice import Advice
     from orchestrator.estimate.figures import Estimate
     from orchestrator.estimate.grid import Cell
+    from orchestrator.estimate.search import Question
 
 # What advice may not change by itself; it says what other numbers of nodes would do.
 KEPT = frozenset({"num_nodes", "context"})

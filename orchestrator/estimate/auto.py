@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import FaultsError
-from orchestrator.estimate.advice import Advice, Question, advise
+from orchestrator.estimate.advice import Advice, advise
 from orchestrator.estimate.hardware import hardware_of
 from orchestrator.estimate.lines import changes, given, left_open, spec_with
 from orchestrator.estimate.model import outline_of
 from orchestrator.estimate.reason import shape_words
+from orchestrator.estimate.search import Question
 from orchestrator.estimate.setting import Setting
 from orchestrator.spec.base import KeyPath, Problem
 from orchestrator.spec.job import job_problems
@@ -89,7 +90,7 @@ def question_of(
 
 def _problem(advice: Advice) -> Problem:
     fixes = [remedy.words for remedy in advice.remedies]
-    fix = f"what would help: {'; or '.join(fixes)}" if fixes else "or write a strategy, such as full_shard"
+    fix = "what would help: " + "; or ".join(fixes) if fixes else "or write a strategy"
     return Problem(STRATEGY, f"auto: {advice.reason}", fix)
 
 

@@ -14,8 +14,8 @@ from orchestrator.spec.strategies import parallelism_problems
 from orchestrator.spec.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.estimate.advice import Question
     from orchestrator.estimate.figures import Estimate
+    from orchestrator.estimate.search import Question
     from orchestrator.estimate.setting import Setting
     from orchestrator.spec import JobSpec
 

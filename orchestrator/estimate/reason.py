@@ -145,7 +145,8 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
         return words
     mine, other = best.traffic.node_bytes, flat.traffic.node_bytes
     if mine < other:
-        return f"{words}, so that a node sends {gb(mine)} a step in place of full_shard's {gb(other)}"
+        sends = f"{gb(mine)} a step in place of full_shard's {gb(other)}"
+        return f"{words}, so that a node sends {sends}"
     if best.pace is None or flat.pace is None:
         return words
     mine, other = best.pace.step_s, flat.pace.step_s

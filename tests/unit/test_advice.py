@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cards import Link
-from orchestrator.estimate.advice import TIE_SHARE, Advice, Question, advise
-from orchestrator.estimate.auto import left_open
+from orchestrator.estimate.advice import Advice, advise
 from orchestrator.estimate.gpt import gpt_outline
 from orchestrator.estimate.hardware import Hardware
-from orchestrator.estimate.lines import changes, crosses_nodes, spec_with
+from orchestrator.estimate.lines import changes, crosses_nodes, left_open, spec_with
+from orchestrator.estimate.search import TIE_SHARE, Question
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.variants import batches, complexity, shapes
 from orchestrator.estimate.whole import FITS, estimate
