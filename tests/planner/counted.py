@@ -49,7 +49,7 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A job: the name of a strategy, and what is varied."""
+    """A job: the name of a strategy, and what is varied; options: more of parallelism's keys."""
 
     strategy: str
     precision: str = "fp32"
@@ -57,10 +57,12 @@ class Case:
     sync: str = "last"
     width: int = 32
     context: int = 16
+    options: str = ""
 
     @property
     def spec(self) -> JobSpec:
         options = f"{STRATEGIES[self.strategy]}, precision: {self.precision}"
+        options += f", {self.options}" if self.options else ""
         text = JOB.format(
             options=f"{options}, gradient_sync: {self.sync}",
             accumulation=self.accumulation, width=self.width, context=self.context,
