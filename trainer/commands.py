@@ -83,7 +83,7 @@ def _inspect(given: argparse.Namespace) -> int:
     units = [*content["units"], content["root"]]
     numbers = sum(math.prod(one["shape"]) for unit in units for one in unit["parameters"])
     flops = content["flops_per_token"]
-    print(f"{given.out}: {numbers} parameters in {len(units)} units, {flops:.4g} FLOPs a token")
+    print(f"{given.out}: {numbers} parameters in {len(units)} unit(s), {flops:.4g} FLOPs a token")
     return 0
 
 
