@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import memory
 from orchestrator.estimate.reason import fastest_of
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
@@ -46,8 +47,12 @@ class Question:
 
     def fits(self, setting: Setting) -> bool:
         """Whether it fits with each number of nodes; fewer nodes make more micro-batches."""
-        counted_on = (self.hardware.memory_bytes or 0) * FITS
-        return all(self.size_bytes(one) <= counted_on for one in self._at_sizes(setting))
+        return all(self.size_bytes(one) <= self.counted_on for one in self._at_sizes(setting))
+
+    @property
+    def counted_on(self) -> float:
+        """Bytes that a plan may need."""
+        return (self.hardware.memory_bytes or 0) * FITS
 
     def size_bytes(self, setting: Setting) -> int:
         """Bytes of the fullest rank at its peak."""
@@ -107,6 +112,8 @@ def _estimates(question: Question, offload: bool) -> list[Estimate]:
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
+    if not shape.cpu_offload and sum(held(shape, question.outline)) > question.counted_on:
+        return  # quickly: a step needs more than what is held between steps
     each = [one for one in batches(shape, question.fixed) if question.allowed(one)]
     # Micro-batches of 1, with gradients that are not kept, need least.
     if not each or not any(map(question.fits, {each[0], *each[-2:]})):
