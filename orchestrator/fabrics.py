@@ -39,6 +39,10 @@ class Setting(Part):
     since: dict[str, str] = Field(
         default_factory=dict, description="Least release of a library that it holds for."
     )
+    of_node: bool = Field(
+        default=False,
+        description="It names what only the node's network has: pods without that do not get it.",
+    )
 
 
 class Script(Part):
@@ -166,6 +170,12 @@ def preset(name: str) -> Preset:
         found = _read(found.extends)
         chain.append(found)
     return _merged(chain)
+
+
+def without_node(preset: Preset) -> Preset:
+    """Return a preset as it is for pods that do not have the node's network."""
+    kept = {name: own for name, own in preset.variables.items() if not own.of_node}
+    return preset.model_copy(update={"variables": kept})
 
 
 def _read(name: str) -> Preset:

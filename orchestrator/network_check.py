@@ -51,7 +51,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     spec = job.spec
     names = list(_name_warnings(job, profile))
     try:
-        preset = preset_of(spec)
+        preset = preset_of(spec, profile.target)
     except FaultsError as error:  # they have their places in the preset's own file
         return Judged(error.faults, tuple(names))
     except UserError as error:

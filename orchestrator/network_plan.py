@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.fabric_pods import with_fabric
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
+
 if TYPE_CHECKING:
     from orchestrator.fabrics import Pods, Preset
     from orchestrator.spec import JobSpec
@@ -102,8 +105,11 @@ def network_plan(
     )
 
 
-def preset_of(spec: JobSpec) -> Preset | None:
-    """Return the preset that network.fabric names; None without one.
+def preset_of(spec: JobSpec, target: str) -> Preset | None:
+    """Return the preset that network.fabric names, as it is for the job; None without one.
+
+    Args:
+        target: what starts the job. Pods without the node's network do not get what names it.
 
     Raises:
         UserError: there is no such preset.
@@ -111,9 +117,13 @@ def preset_of(spec: JobSpec) -> Preset | None:
     """
     if spec.network.fabric is None:
         return None
-    from orchestrator.fabrics import preset  # late: few jobs name one
+    from orchestrator.fabrics import preset, without_node  # late: few jobs name one
 
-    return preset(spec.network.fabric)
+    found = preset(spec.network.fabric)
+    is_pod = target in KUBERNETES_TARGETS
+    if is_pod and not with_fabric(spec.kubernetes, found.kubernetes).host_network:
+        return without_node(found)
+    return found
 
 
 def backend_of(spec: JobSpec, preset: Preset | None) -> str:

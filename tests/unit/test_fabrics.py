@@ -193,3 +193,10 @@ def test_the_command_line() -> None:
 
 def test_every_row_of_the_folder_is_a_preset() -> None:
     assert {path.suffix for path in FOLDER.iterdir()} == {".yaml"}
+
+
+def test_what_pods_do_not_get_is_shown() -> None:
+    lines = CliRunner().invoke(orchestrate, ["fabric", "show", "efa"]).output.splitlines()
+    at = lines.index("  NCCL_SOCKET_IFNAME=en")
+    assert "      not in pods without the node's network (kubernetes.host_network)" in lines[at:]
+    assert not [line for line in lines[:at] if "not in pods" in line]
