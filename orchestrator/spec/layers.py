@@ -16,6 +16,7 @@ from orchestrator.errors import Fault, Position
 from orchestrator.source import Document, parse_value
 from orchestrator.source.document import split_lines
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.timeouts import UNWRITTEN
 
 SET = "--set"
 FABRIC: KeyPath = ("network", "fabric")
@@ -237,6 +238,12 @@ class Merged:
             if path[:end] in self.owners:
                 return self.owners[path[:end]]
         return None
+
+    @property
+    def context(self) -> dict[str, set[str]]:
+        """What the job's validation is told: which limits nobody but the profile gives."""
+        found = (path for path, layer in self.owners.items() if layer.kind == "profile")
+        return {UNWRITTEN: {str(path[1]) for path in found if path[0] == "timeouts" and path[1:]}}
 
 
 def merge(layers: Iterable[Layer]) -> Merged:

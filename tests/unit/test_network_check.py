@@ -248,6 +248,14 @@ def test_warnings_are_printed_and_change_no_code(cli: Cli, tmp_path: Path) -> No
         code, _, err = cli(*argv, str(job), "--cluster", "slurm")
         assert code == 0
         assert f"warning: {job}:4:7 env.NCCL_SOKET_IFNAME: " in err
+    given = ("--cluster", "slurm", "--set", "resources.time_limit=5m")
+    _, out, err = cli("validate", str(job), *given, "--json")
+    [_, short] = json.loads(out)["warnings"]
+    assert short["message"] == (
+        "5m is too short for timeouts.shutdown (5m), which is 2m here: the stop begins at half of "
+        "the time"
+    )
+    assert "warning: --set:1:22 resources.time_limit: 5m is too short" in err
     for name in ("validate", "render"):
         [warning] = json.loads(cli(name, str(job), "--json")[1])["warnings"]
         assert (warning["line"], warning["fix"]) == (4, "did you mean NCCL_SOCKET_IFNAME?")
