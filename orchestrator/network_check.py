@@ -14,6 +14,7 @@ from orchestrator.network_plan import (
     backend_of,
     is_for,
     network_plan,
+    node_variables,
     own_variables,
     preset_of,
 )
@@ -23,6 +24,7 @@ from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.fabrics import Preset
+    from orchestrator.network_plan import NetworkPlan
     from orchestrator.profiles import ClusterProfile
     from orchestrator.source import Document
     from orchestrator.spec import JobSpec, ResolvedJob
@@ -63,8 +65,8 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     ]
     warnings = [
         *_unused_warnings(spec, preset),
-        *_preset_warnings(spec, preset),
-        *_own_warnings(spec, preset),
+        *_preset_warnings(spec, preset, profile),
+        *_own_warnings(spec, preset, profile),
         *_unused_key_warnings(spec, profile),
         *_user_warnings(spec, preset, profile),
     ]
@@ -182,23 +184,33 @@ def _unused_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     )
 
 
-def _preset_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
-    """Variables of the user's that go against the fabric that is used."""
+def _preset_warnings(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
+    """Variables and keys of the user's that go against the fabric that is used."""
     if preset is None or not is_for(preset, backend_of(spec, preset)):
         return
     from orchestrator.fabrics import conflicts  # late: few jobs name a fabric
 
-    own = own_variables(network_plan(spec, preset, spec.network.interface))
-    for found in conflicts(preset, {name: value for name, (_, value) in own.items()}):
-        yield Problem(("network", own[found.name][0]), found.message, found.fix)
     given = {name: (path, value) for path, name, value in given_variables(spec)}
+    own = own_variables(_network(spec, preset, profile))
+    held = {name: value for name, (_, value) in own.items() if name not in given}
+    for found in conflicts(preset, held):
+        yield Problem(("network", own[found.name][0]), found.message, found.fix)
     for found in conflicts(preset, {name: value for name, (_, value) in given.items()}):
         yield Problem(given[found.name][0], found.message, found.fix)
 
 
-def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+def _network(spec: JobSpec, preset: Preset | None, profile: ClusterProfile) -> NetworkPlan:
+    """The plan as far as keys of the user's make it."""
+    return network_plan(spec, preset, spec.network.interface, is_local=profile.target == "local")
+
+
+def _own_warnings(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
     """Variables of the user's in the place of what a key of `network` sets."""
-    own = own_variables(network_plan(spec, preset, spec.network.interface))
+    own = node_variables(_network(spec, preset, profile))
     watched = preset is not None and preset.promises and spec.network.watch != "off"
     names = {name for _, name, _ in given_variables(spec)}
     for path, name, value in given_variables(spec):
