@@ -38,6 +38,11 @@ DEBUG_VARIABLES = (
     "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )  # fmt: skip
 REPORTS = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL tells its transports
+# In which phases a rank can wait for others in a collective, and for the first connections.
+HCCL_PHASES = {
+    "HCCL_EXEC_TIMEOUT": ("load", "first_step", "step", "evaluation", "checkpoint"),
+    "HCCL_CONNECT_TIMEOUT": ("load", "first_step"),
+}
 GROUP_MARGIN_S = 60  # the process group's timeout is this above the phase's; trainer/limits.py
 
 
@@ -146,17 +151,20 @@ def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     network = network_plan(spec, preset, None)
     if network.backend != "hccl":
         return
-    limits = {"EXEC": ("step", spec.limits.step_s), "CONNECT": ("load", spec.limits.load_s)}
-    for short, (phase, limit_s) in limits.items():
-        name = f"HCCL_{short}_TIMEOUT"
+    for name, phases in HCCL_PHASES.items():
         path, value = _effective(spec, preset, name)
-        if value.isdecimal() and int(value) >= limit_s + GROUP_MARGIN_S:
+        limits = {phase: getattr(spec.limits, f"{phase}_s") for phase in phases}
+        waits = {p: s + GROUP_MARGIN_S for p, s in limits.items() if s is not None}
+        short = [p for p, s in waits.items() if value.isdecimal() and int(value) >= s]
+        if short:
+            said = [f"timeouts.{p} ({format_duration(limits[p])})" for p in short]
             yield Problem(
                 path,
-                f"{name} is {value} s, and the process group gives up after timeouts.{phase} "
-                f"({format_duration(limit_s)}) and {GROUP_MARGIN_S} s",
-                f"make timeouts.{phase} longer, or write network.env: {{{name}: ...}} below that",
-                involves=(("timeouts", phase),),
+                f"{name} is {value} s, and the ranks give up after {' or '.join(said)} and "
+                f"{GROUP_MARGIN_S} s",
+                f"make timeouts.{' and timeouts.'.join(short)} longer, or write network.env: "
+                f'{{{name}: "..."}} with less than {min(waits.values())}',
+                involves=tuple(("timeouts", phase) for phase in short),
             )
 
 
