@@ -101,13 +101,13 @@ def card_of(name: str) -> Card | None:
     Args:
         name: such as `h100-sxm`, `NVIDIA-A100-SXM4-80GB` or what a site calls its GPUs.
     """
-    wanted = _plain(name)
+    wanted = plain_name(name)
     for card in cards().values():
-        if wanted in (_plain(known) for known in (card.name, *card.aliases)):
+        if wanted in (plain_name(known) for known in (card.name, *card.aliases)):
             return card
     return None
 
 
-def _plain(name: str) -> str:
-    """Without the maker, and with one kind of separator."""
+def plain_name(name: str) -> str:
+    """Return a name without the maker, and with one kind of separator."""
     return re.sub(r"^(nvidia|amd|intel|tesla)-", "", re.sub(r"[\s_.]+", "-", name.lower()))

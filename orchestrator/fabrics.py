@@ -120,6 +120,9 @@ class Preset(Part):
     reviewed: Text = Field(description="When it was last compared with its sources.")
     tried: bool = Field(description="Whether this project has run it on the real hardware.")
     extends: str | None = Field(default=None, description="A preset whose content it takes over.")
+    link: Text | None = Field(
+        default=None, description="Link of data/links.yaml that a node has, for the planner."
+    )
     promises: Texts = Field(
         default=(), description="Transports of which the library must report one between nodes."
     )

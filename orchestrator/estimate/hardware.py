@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.cards import Card, Link, card_of, links
+from orchestrator.cards import Card, Link, card_of, links, plain_name
+from orchestrator.fabrics import preset
 from orchestrator.spec.hardware import HardwareFacts, LinkFacts
 
 if TYPE_CHECKING:
@@ -62,28 +63,48 @@ NOTHING = Card("", "", None, {}, None)
 def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     """Return what is known of the card and the links that a job gets under a profile."""
     facts: HardwareFacts = profile.hardware or HardwareFacts.model_validate({})
-    gpus = spec.resources.gpus_per_node
-    card = card_of(facts.card or spec.resources.gpu_type or "" if gpus else facts.card or "cpu")
+    on_gpus = spec.resources.gpus_per_node > 0
+    name = facts.card or (spec.resources.gpu_type if on_gpus else "cpu")
+    card = card_of(name) if name else None
     card = card or NOTHING
-    share = facts.utilisation
-    peaks = _speeds(card, 1 if gpus else spec.resources.cpus_per_rank)
-    peaks.update({str(name): peak for name, peak in facts.peak.items()})
-    shares = {name: share or usual for name, usual in UTILISATION.items()}
+    peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
+    peaks.update({str(format): peak for format, peak in facts.peak.items()})
+    between = _fabric_link(spec) if on_gpus else card.link
     return Hardware(
         card=card.name,
         memory_bytes=facts.gpu_memory or card.memory_bytes or _cpu_memory(spec),
         peak=peaks,
-        utilisation=shares,
+        utilisation={one: facts.utilisation or usual for one, usual in UTILISATION.items()},
         memory_bandwidth=facts.memory_bandwidth or card.memory_bandwidth,
         inside=_link(facts.inside, card.link),
-        between=_link(facts.between, "" if gpus else card.link),
-        overlap=card.overlap if facts.overlap is None else facts.overlap,
-        context_bytes=facts.context or (CONTEXT_BYTES if gpus else 0),
-        unit_overhead_s=(
-            card.unit_overhead_s if facts.unit_overhead is None else facts.unit_overhead
-        ),
+        between=_link(facts.between, between),
+        overlap=_first(facts.overlap, card.overlap),
+        context_bytes=facts.context or (CONTEXT_BYTES if on_gpus else 0),
+        unit_overhead_s=_first(facts.unit_overhead, card.unit_overhead_s),
         price_per_gpu_hour=facts.price_per_gpu_hour,
+        assumed=tuple(_assumed(facts, card, name or "")),
     )
+
+
+def _assumed(facts: HardwareFacts, card: Card, name: str) -> Iterator[str]:
+    if card is not NOTHING and plain_name(name) != card.name:
+        yield f"the card {name} is taken for {card.name} (hardware.card)"
+    if facts.utilisation is None:
+        narrow, wide = UTILISATION["bf16"], UTILISATION["fp32"]
+        shares = f"{narrow:.0%} of the peak in bf16 and fp16, {wide:.0%} in fp32"
+        yield f"computation is reckoned with {shares} (hardware.utilisation)"
+    if facts.gpu_memory is None and card.memory_bytes is not None:
+        yield "the card's memory is as it is sold (hardware.gpu_memory)"
+
+
+def _first(given: float | None, usual: float) -> float:
+    return usual if given is None else given
+
+
+def _fabric_link(spec: JobSpec) -> str:
+    """What the preset of the network says that a node has."""
+    fabric = spec.network.fabric
+    return (preset(fabric).link or "") if fabric else ""
 
 
 def _speeds(card: Card, cores: int) -> dict[str, float]:
@@ -98,11 +119,13 @@ def _cpu_memory(spec: JobSpec) -> int | None:
     return resources.memory // resources.num_ranks_per_node
 
 
-def _link(facts: LinkFacts | None, default: str) -> Link | None:
-    named = links().get(facts.link or "" if facts else default)
-    if facts is None or facts.bandwidth is None:
-        if named is None or facts is None or facts.latency is None:
-            return named
-        return Link(named.name, named.bandwidth, facts.latency, named.source)
-    latency = facts.latency if facts.latency is not None else named.latency_s if named else 0.0
-    return Link(named.name if named else "", facts.bandwidth, latency, "the profile")
+def _link(facts: LinkFacts | None, usual: str) -> Link | None:
+    """Return the link that the profile names, or the usual one, with the profile's numbers."""
+    named = links().get((facts.link if facts else None) or usual)
+    if facts is None or (facts.bandwidth is None and named is None):
+        return named
+    name, rate, latency_s = (
+        (named.name, named.bandwidth, named.latency_s) if named else ("", 0.0, 0.0)
+    )
+    latency_s = _first(facts.latency, latency_s)
+    return Link(name, facts.bandwidth or rate, latency_s, "the profile")

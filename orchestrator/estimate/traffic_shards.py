@@ -59,7 +59,8 @@ def _sizes_2(setting: Setting, unit: Unit) -> _Sizes:
 
 
 def _forward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> list[Transfer]:
-    all_units, passes = [root, *units], _forward_passes(setting)
+    all_units = [unit for unit in (root, *units) if unit.gathered]
+    passes = _forward_passes(setting)
     return shard_group(setting).transfer(
         "all_gather",
         "parameters, forward",
@@ -67,7 +68,7 @@ def _forward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> lis
         len(all_units) * passes,
         phase="forward",
         passes=passes,
-        edge_bytes=root.gathered * passes,
+        edge_bytes=all_units[0].gathered * passes if all_units else 0,
     )
 
 
@@ -95,7 +96,7 @@ def _backward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> li
     group = shard_group(setting, None if again is True else again)
     # Left to torch, the root keeps its parameters: the backward pass needs them first.
     kept = setting.fsdp.version == 1 or setting.fsdp.reshard_after_forward is None
-    found = [*units] if kept else [root, *units]
+    found = [unit for unit in (*units, *([] if kept else [root])) if unit.gathered]
     passes = setting.accumulation
     return group.transfer(
         "all_gather",
