@@ -1,4 +1,4 @@
-"""`orchestrate plan` of a large model on many nodes, all strategies compared, against `--version`."""
+"""`orchestrate plan` of a large model on many nodes, with all its advice, against `--version`."""
 
 from __future__ import annotations
 
