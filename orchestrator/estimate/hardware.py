@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec
 
-# Shares of the peak that training reaches in its matrix products and what lies between them:
-# 36-46 % in bf16 on A100 by Korthikanti et al., "Reducing Activation Recomputation" (2022), table
-# 5, and Chowdhery et al., "PaLM" (2022), table 3, of TPU v4.
+# Shares of the peak that training reaches while it computes, where the profile does not say:
+# assumptions. Chowdhery et al., "PaLM" (2022), table 3, has 21 to 46 % for whole runs in bf16,
+# communication included; the plain units of fp32 are easier to keep busy than tensor cores.
 UTILISATION: Mapping[str, float] = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
-# A bare context with cuBLAS and NCCL; 0.5 to 1 GiB by card and library, seen with nvidia-smi.
+# Assumed of a GPU's context with the libraries for matrices and communication.
 CONTEXT_BYTES = 2**30
-HOST_BANDWIDTH = 25e9  # of 31.5 GB/s of PCI Express 4.0 x16, in one direction
+# Assumed between a GPU and its host: four fifths of PCI Express 4.0 x16, in one direction.
+HOST_BANDWIDTH = 25e9
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
     peaks.update({str(format): peak for format, peak in facts.peak.items()})
-    between = _fabric_link(spec) if on_gpus else card.link
+    # Nodes of this machine are simulated; elsewhere their network is the site's to tell.
+    between = card.link if profile.target == "local" else _fabric_link(spec)
     return Hardware(
         card=card.name,
         memory_bytes=facts.gpu_memory or card.memory_bytes or _cpu_memory(spec),

@@ -209,3 +209,15 @@ def test_whether_it_fits() -> None:
     assert estimate(case, GPT2, replace(FAST, memory_bytes=None)).fits is None
     assert estimate(case, GPT2, replace(FAST, memory_bytes=total * 2)).fits is True
     assert estimate(case, GPT2, replace(FAST, memory_bytes=total)).fits is False
+
+
+def test_what_the_figures_leave_out_is_said() -> None:
+    said = "\n".join(estimate(setting(), GPT2, FAST).left_out)
+    assert "the allocator" in said
+    assert "checkpoints" in said
+    assert "trees" not in said
+    many = replace(FAST, context_bytes=2**30)
+    assert "trees" in "\n".join(estimate(setting(num_nodes=16), GPT2, many).left_out)
+    prototype = estimate(setting(strategy="dp"), GPT2, FAST)
+    assert prototype.pace is None
+    assert any("strategy dp" in words for words in prototype.left_out)
