@@ -39,6 +39,8 @@ class Hardware:
         context_bytes: of the device's memory, taken before the first tensor.
         unit_overhead_s: of the host, for each sharded unit and micro-batch.
         host_bandwidth: bytes per second between a device and the CPU's memory.
+        scatter_rounds: how often a reduce-scatter goes round: once, but gloo makes an all-reduce
+            of it.
         price_per_gpu_hour: in the profile's currency.
         assumed: what was neither in the profile nor in a data sheet, in words.
     """
@@ -54,6 +56,7 @@ class Hardware:
     context_bytes: int = 0
     unit_overhead_s: float = 0.0
     host_bandwidth: float = HOST_BANDWIDTH
+    scatter_rounds: int = 1
     price_per_gpu_hour: float | None = None
     assumed: tuple[str, ...] = ()
 
@@ -83,6 +86,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
         overlap=_first(facts.overlap, card.overlap),
         context_bytes=facts.context or (CONTEXT_BYTES if on_gpus else 0),
         unit_overhead_s=_first(facts.unit_overhead, card.unit_overhead_s),
+        scatter_rounds=2 if _uses_gloo(spec) else 1,
         price_per_gpu_hour=facts.price_per_gpu_hour,
         assumed=tuple(_assumed(facts, card, name or "")),
     )
@@ -97,6 +101,11 @@ def _assumed(facts: HardwareFacts, card: Card, name: str) -> Iterator[str]:
         yield f"computation is reckoned with {shares} (hardware.utilisation)"
     if facts.gpu_memory is None and card.memory_bytes is not None:
         yield "the card's memory is as it is sold (hardware.gpu_memory)"
+
+
+def _uses_gloo(spec: JobSpec) -> bool:
+    backend = spec.network.backend
+    return backend == "gloo" or (backend == "auto" and not spec.resources.gpus_per_node)
 
 
 def _first(given: float | None, usual: float) -> float:

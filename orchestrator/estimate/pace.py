@@ -88,11 +88,12 @@ def seconds(transfer: Transfer, hardware: Hardware) -> float:
     link = hardware.inside if transfer.span == "inside" else hardware.between
     if link is None:
         return 0.0
+    again = hardware.scatter_rounds if transfer.kind == "reduce_scatter" else 1
     messages = transfer.rounds * (transfer.group_size - 1) * transfer.count
     moved_s = transfer.sent_bytes / link.bandwidth
     if transfer.span == "between":
         moved_s = max(transfer.node_bytes / link.bandwidth, _inside_s(transfer, hardware.inside))
-    return messages * link.latency_s + moved_s
+    return again * (messages * link.latency_s + moved_s)
 
 
 def _inside_s(transfer: Transfer, link: Link | None) -> float:

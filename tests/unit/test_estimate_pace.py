@@ -82,6 +82,14 @@ def test_latency_counts_the_messages_of_a_ring(kind: str, rounds: int) -> None:
     )
 
 
+def test_gloo_makes_an_all_reduce_of_a_reduce_scatter() -> None:
+    calls = Transfer("reduce_scatter", "a", 1600, count=1, group_size=16, span="inside")
+    whole = replace(calls, kind="all_reduce")
+    assert seconds(calls, FAST) == pytest.approx(seconds(whole, FAST) / 2)
+    gloo = replace(FAST, scatter_rounds=2)
+    assert seconds(calls, gloo) == pytest.approx(seconds(whole, gloo))
+
+
 def test_operations_of_gpt2() -> None:
     """854.4 million were counted for a token, and the formula says 855.2."""
     assert GPT2.flops_per_token == pytest.approx(855.2e6, rel=1e-4)
