@@ -73,8 +73,9 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
     peaks.update({str(format): peak for format, peak in facts.peak.items()})
-    # Nodes of this machine are simulated; elsewhere their network is the site's to tell.
-    between = card.link if profile.target == "local" else _fabric_link(spec)
+    # Ranks without GPUs of this machine's simulated nodes; elsewhere the site tells its network.
+    is_here = profile.target == "local" and not on_gpus
+    between = card.link if is_here else _fabric_link(spec)
     return Hardware(
         card=card.name,
         memory_bytes=facts.gpu_memory or card.memory_bytes or _cpu_memory(spec),
