@@ -36,7 +36,8 @@ LIMITS = {
     "inside": "the links inside a node",
     "between": "the network between nodes",
 }
-SECONDS_KNOWN = (
+SWEEP = "the sweep's elements: the figures are of the job without it"
+NO_TIME = (
     "Time, cost and fit need the hardware: resources.gpu_type in the job file, or in the cluster "
     "profile `hardware: {card: NAME, between: {bandwidth: 50GB/s}}`."
 )
@@ -52,8 +53,9 @@ def plan_text(spec: JobSpec, planned: Planned) -> str:
         ["TIME", *_time(one, spec)],
         ["ADVICE", *_advice(planned.advice, one)],
     ]
-    if one.left_out:
-        blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in one.left_out)])
+    left_out = [*one.left_out, *([SWEEP] if spec.sweep else [])]
+    if left_out:
+        blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in left_out)])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -119,7 +121,7 @@ def _span_time(one: Estimate, span: str) -> str:
 def _time(one: Estimate, spec: JobSpec) -> Iterator[str]:
     pace = one.pace
     if pace is None:
-        yield f"  {SECONDS_KNOWN}"
+        yield f"  {NO_TIME}"
         return
     rows = [
         ("one step", f"{seconds(pace.step_s)}: {_parts(pace)}"),

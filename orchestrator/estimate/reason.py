@@ -177,7 +177,10 @@ def _num_nodes(setting: Setting) -> int:
 def _extras(best: Estimate) -> Iterator[str]:
     setting = best.setting
     if setting.checkpointing != "none":
-        yield f"Activations are recomputed ({setting.checkpointing}), or they would not fit."
+        yield (
+            f"Activations are recomputed ({setting.checkpointing}): kept, they would not fit in "
+            f"micro-batches of {setting.micro}."
+        )
     if setting.gradient_sync == "each" and setting.accumulation > 1:
         yield (
             "Gradients are summed with each micro-batch: kept until the last one, they would be "
