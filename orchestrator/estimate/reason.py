@@ -156,7 +156,8 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     setting = best.setting
     where = f"over {_num_nodes(setting)} nodes" if crosses_nodes(setting) else "inside a node"
     words = f"groups of {setting.shard_group} ranks {where} share one"
-    flat = fastest_of(one for one in found if one.setting.strategy == "full_shard")
+    flats = [one for one in found if one.setting.strategy == "full_shard"]
+    flat = fastest_of(flats) or next(iter(flats), None)
     if flat is None or setting.num_nodes == 1:
         return words
     mine, other = best.traffic.node_bytes, flat.traffic.node_bytes

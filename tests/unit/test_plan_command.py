@@ -95,7 +95,8 @@ def test_without_hardware_memory_and_traffic_are_there_and_the_key_is_named(job:
     text = run(job, "--cluster", "unknown").stdout
     assert "optimizer state" in text
     assert "reduce_scatter" in text
-    assert "`hardware: {card: NAME" in text
+    assert "without the card's speed in bf16: resources.gpu_type" in text
+    assert "the network between nodes: `hardware: {between: {bandwidth: 50GB/s}}`" in text
     found = answer(job, "--cluster", "unknown")
     assert found["fits"] is found["step_s"] is found["advice"]["best"] is None
 
