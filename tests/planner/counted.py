@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from orchestrator.plan import make_plan
 from orchestrator.profiles import embedded_profiles
@@ -92,7 +92,17 @@ def _adds_up_narrow(strategy: str, precision: str, accumulation: int, sync: str)
     return flat and precision != "fp32" and accumulation > 1 and sync == "last"
 
 
-def count(cases: Sequence[Case], root: Path) -> dict[Case, dict[str, Any]]:
+class Job(Protocol):
+    """What can be counted."""
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+def count(cases: Sequence[AnyJob], root: Path) -> dict[AnyJob, dict[str, Any]]:
     """The event `traffic` of each case; all of them in one world."""
     run = Run(root)
     run.write_text()
