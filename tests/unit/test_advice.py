@@ -193,6 +193,25 @@ def test_summing_with_each_micro_batch_is_offered_where_whole_gradients_do_not_f
     assert "Gradients are summed with each micro-batch" in found.reason
 
 
+def test_each_unit_of_ones_own_model_counts() -> None:
+    """Units of equal parameters that leave different activations."""
+    asked = question(job(1, 1, SMALL), hardware(80))
+
+    def seen(size: int) -> dict[str, int]:
+        return dict.fromkeys(("fp32/none", "bf16/none", "autocast/none"), size * GB)
+
+    root, *units = [
+        dataclasses.replace(unit, activation_bytes=seen(number))
+        for number, unit in enumerate((asked.outline.root, *asked.outline.units))
+    ]
+    outline = dataclasses.replace(
+        asked.outline, units=tuple(units), root=root, layers=0, working_bytes=seen(0)
+    )
+    ddp = dataclasses.replace(asked.setting, strategy="ddp", micro=1)
+    lines = estimate(ddp, outline, asked.hardware).memory.lines
+    assert lines["activations"] == sum(range(9)) * GB
+
+
 def test_a_range_of_nodes_fits_with_the_fewest() -> None:
     most = question(job(4, 8, LARGE), hardware(24))
     each = dataclasses.replace(most, node_sizes=(1, 2, 4))
