@@ -39,6 +39,7 @@ COMMANDS = {
     "cancel": "cancel",
     "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
+    "check": "check",
     "explain": "explain",
     "schema": "schema",
     "trust": "trust",
