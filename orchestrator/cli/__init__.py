@@ -40,6 +40,7 @@ COMMANDS = {
     "cancel": "cancel",
     "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
+    "check": "check",
     "explain": "explain",
     "fabric": "fabric",
     "schema": "schema",
