@@ -40,8 +40,10 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def check(text: str, file: str, ignore: Sequence[str] = ()) -> list[Fault]:
-    """Return what a script does that goes wrong on several ranks, by place; none where it uses
-    one process alone.
+    """Return what a script does that goes wrong on several ranks, by place.
+
+    A script that trains in one process is looked at as if several ran it. One that does neither
+    has no findings.
 
     Args:
         text: of the script.
@@ -53,7 +55,7 @@ def check(text: str, file: str, ignore: Sequence[str] = ()) -> list[Fault]:
         FaultsError: the text is no Python.
     """
     script = read_script(text, file)
-    if not script.is_distributed:
+    if not (script.is_distributed or script.trains_alone):
         return []
     rules = [rule for rule in RULES if rule.name not in ignore]
     found = {fault for rule in rules for fault in _findings(script, rule)}

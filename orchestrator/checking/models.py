@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from orchestrator.checking.script import DDP, FSDP, SHARD, Script, constant, keyword
@@ -66,6 +67,12 @@ KNOWN = frozenset(
 )
 
 
+def _gradients_apart(script: Script) -> Iterator[ast.AST]:
+    """The first backward pass of a script in which nothing averages gradients."""
+    if script.trains_alone:
+        yield from itertools.islice(script.methods("backward"), 1)
+
+
 def _attribute_of_wrapper(script: Script) -> Iterator[ast.AST]:
     """Uses of the model's own attributes through the wrapper, which does not have them."""
     wrapped = {n: c for n, c in script.wrapped(DDP).items() if not _stays_itself(script, n)}
@@ -124,6 +131,11 @@ def _optimizer_before_sharding(script: Script) -> Iterator[ast.AST]:
 
 
 RULES = {
+    "gradients-apart": (
+        "nothing averages the gradients of several ranks: each trains a model of its own",
+        "call init_process_group, and wrap the model in DistributedDataParallel",
+        _gradients_apart,
+    ),
     "attribute-of-wrapper": (
         "the wrapper has no such attribute: it is the model's own",
         "write model.module in front of it",

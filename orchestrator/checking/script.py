@@ -17,6 +17,11 @@ SETUP = re.compile(
 DDP = "torch.nn.parallel.DistributedDataParallel"
 FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 SHARD = "torch.distributed.fsdp.fully_shard"
+# Words of scripts that several processes run, whoever sets them up.
+SPREAD = re.compile(
+    r"ranks?|(local|world|global)_?(rank|size)|distributed|ddp|fsdp|accelerat(e|or)|deepspeed|horovod"
+    r"|hvd|lightning|pytorch_lightning|ignite|ray|colossalai|megatron|torch_xla|xm|idist|trainer"
+    r"|get_rank|is_main_process|dataparallel", re.IGNORECASE)  # fmt: skip
 # Names by which scripts ask whether they are the first rank.
 FIRST_RANK = re.compile(
     r"rank|main_process|is_main|is_master|master_process|is_primary|is_chief|should_save|is_zero"
@@ -92,6 +97,17 @@ class Script:
     def is_distributed(self) -> bool:
         """Whether the script sets up several processes by torch itself."""
         return any(SETUP.fullmatch(name) for name, _ in self.calls)
+
+    @cached_property
+    def trains_alone(self) -> bool:
+        """Whether the script trains a model in one process, as far as its words say."""
+        steps = any(self.methods("backward")) and any(self.methods("step"))
+        return steps and not self.is_distributed and not self._is_spread
+
+    @cached_property
+    def _is_spread(self) -> bool:
+        modules = (part for full in self.aliases.values() for part in full.split("."))
+        return any(SPREAD.fullmatch(word) for word in (*modules, *words(self.tree)))
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Yield each enclosing node with the child of it that leads to `node`, innermost first."""
