@@ -56,10 +56,7 @@ def main() -> None:
     torch.manual_seed(SEED)
 
     learn, judge = random_split(TensorDataset(python_docs()[:ROWS]), [4096, 512])
-    if args.in_order:
-        loader = DataLoader(learn, BATCH)
-    else:
-        loader = DataLoader(learn, BATCH, shuffle=True)
+    loader = DataLoader(learn, BATCH, shuffle=not args.in_order)
     judge_loader = DataLoader(judge, BATCH)
 
     model: nn.Module = NextByte().to(device)

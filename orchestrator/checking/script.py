@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
+from orchestrator.checking.words import asks_for_rank, asks_for_several, is_test, words
 from orchestrator.errors import Fault, FaultsError, Position
 
 # What makes a script one of several processes.
@@ -17,16 +19,16 @@ SETUP = re.compile(
 DDP = "torch.nn.parallel.DistributedDataParallel"
 FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 SHARD = "torch.distributed.fsdp.fully_shard"
+# Names in tests of whether a model is wrapped at all.
+WRAPPER_TEST = re.compile(
+    r"^(isinstance|hasattr|getattr|type|module)$|ddp|fsdp|distribut|parallel|world|wrapped|multi",
+    re.IGNORECASE,
+)
 # Words of scripts that several processes run, whoever sets them up.
 SPREAD = re.compile(
     r"ranks?|(local|world|global)_?(rank|size)|distributed|ddp|fsdp|accelerat(e|or)|deepspeed|horovod"
     r"|hvd|lightning|pytorch_lightning|ignite|ray|colossalai|megatron|torch_xla|xm|idist|trainer"
     r"|get_rank|is_main_process|dataparallel", re.IGNORECASE)  # fmt: skip
-# Names by which scripts ask whether they are the first rank.
-FIRST_RANK = re.compile(
-    r"rank|main_process|is_main|is_master|master_process|is_primary|is_chief|should_save|is_zero"
-    r"|is_root|primary", re.IGNORECASE)  # fmt: skip
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -101,7 +103,12 @@ class Script:
     @cached_property
     def trains_alone(self) -> bool:
         """Whether the script trains a model in one process, as far as its words say."""
-        steps = any(self.methods("backward")) and any(self.methods("step"))
+        loops = any(
+            isinstance(above, ast.For | ast.While)
+            for call in self.methods("backward")
+            for above, _ in self.above(call)
+        )
+        steps = loops and any(self.methods("step"))
         return steps and not self.is_distributed and not self._is_spread
 
     @cached_property
@@ -129,24 +136,73 @@ class Script:
             if (
                 isinstance(above, ast.If | ast.IfExp)
                 and below is not above.test
-                and _asks(above.test)
+                and self._asks(above.test)
             ):
                 return above
             for before in _statements_before(above, below):
-                if isinstance(before, ast.If) and _asks(before.test) and _leaves(before):
+                if isinstance(before, ast.If) and self._asks(before.test) and _leaves(before):
                     return before
         return None
 
+    def enclosing_rank_test(self, node: ast.AST, outermost: ast.AST) -> ast.If | None:
+        """Return the `if` inside of `outermost` and around a node that asks for the rank."""
+        for above, _ in self.above(node):
+            if above is outermost:
+                return None
+            if isinstance(above, ast.If) and self._asks(above.test):
+                return above
+        return None
+
+    def is_for_one_process(self, node: ast.AST) -> bool:
+        """Return whether a test around a node lets no one come to it where there are several."""
+        for above, below in self.above(node):
+            if isinstance(above, ast.If | ast.IfExp) and below is not above.test:
+                other = above.orelse if isinstance(above.orelse, list) else [above.orelse]
+                several = asks_for_several(above.test)
+                if several is not None and several is (below in other):
+                    return True
+        return False
+
+    def asks_for_wrapper(self, node: ast.AST) -> bool:
+        """Return whether a test around a node asks if the model is wrapped, or for its type."""
+        tests = (
+            above.test for above, _ in self.above(node) if isinstance(above, ast.If | ast.IfExp)
+        )
+        return any(WRAPPER_TEST.search(word) for test in tests for word in words(test))
+
+    def _asks(self, test: ast.expr) -> bool:
+        return asks_for_rank(test, self._told_ranks)
+
+    @cached_property
+    def _told_ranks(self) -> frozenset[str]:
+        """Names given what a test of the rank says: `args.save_logs = is_master(args) and ...`."""
+        values = (node for node in ast.walk(self.tree) if isinstance(node, ast.Assign))
+        told = (
+            node.targets for node in values if is_test(node.value) and asks_for_rank(node.value)
+        )
+        return frozenset(ast.unparse(t).rpartition(".")[2] for targets in told for t in targets)
+
+    @cached_property
+    def functions(self) -> dict[str, ast.FunctionDef]:
+        """The script's own functions by name, methods not among them."""
+        return {node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)}
+
     def is_guarded(self, node: ast.AST) -> bool:
-        """Return whether only some ranks come to a node, by its own tests or those of all callers
-        of its function."""
-        if self.first_rank_test(node) is not None:
+        """Return whether only some ranks come to a node, by its own tests, by a `with` that lets
+        one go first, or by the tests of all callers of its function."""
+        if self.first_rank_test(node) is not None or self._goes_first(node):
             return True
         function = self.function_of(node)
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
         callers = [c for n, c in self.calls if self._is_own(n, function.name)]
         return bool(callers) and all(self.first_rank_test(caller) is not None for caller in callers)
+
+    def _goes_first(self, node: ast.AST) -> bool:
+        """`with main_process_first():` and the like."""
+        contexts = (above for above, _ in self.above(node) if isinstance(above, ast.With))
+        items = (item.context_expr for context in contexts for item in context.items)
+        return any(re.search("first", word) for item in items for word in words(item))
 
     def _is_own(self, called: str, name: str) -> bool:
         """Whether a call may be of the script's own function: of no imported thing's."""
@@ -164,31 +220,12 @@ class Script:
         return found
 
 
-def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword argument, None if it is not given."""
-    return next((k.value for k in call.keywords if k.arg == name), None)
-
-
-def constant(node: ast.AST | None) -> object:
-    """Return the value of a literal; None for anything else."""
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def words(node: ast.AST) -> Iterator[str]:
-    """Yield all names and attributes in an expression."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            yield part.id
-        elif isinstance(part, ast.Attribute):
-            yield part.attr
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.value
-
-
 def read_script(text: str, file: str) -> Script:
     """Return a parsed script. Raises FaultsError where the text is no Python."""
     try:
-        return Script(text, file, ast.parse(text))
+        with warnings.catch_warnings():  # such as of invalid escapes: nothing of ours
+            warnings.simplefilter("ignore")
+            return Script(text, file, ast.parse(text))
     except SyntaxError as error:
         place = Position(error.lineno or 1, error.offset or 1)
         message = f"no Python: {error.msg}"
@@ -213,16 +250,6 @@ _SAME = {
 
 def _short(name: str) -> str:
     return _SAME.get(name, name)
-
-
-def _asks(test: ast.expr) -> bool:
-    """Whether a test is true on some ranks only. `rank != -1` asks for several ranks at all."""
-    if isinstance(test, ast.BoolOp):
-        return any(_asks(value) for value in test.values)
-    compared = test.comparators if isinstance(test, ast.Compare) else []
-    if any(ast.unparse(value) == "-1" for value in compared):
-        return False
-    return any(FIRST_RANK.search(word) for word in words(test))
 
 
 def _leaves(branch: ast.If) -> bool:
