@@ -12,7 +12,6 @@ import os
 import torch
 import torch.distributed as dist
 from own_model import NextByte, python_docs
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset, random_split
 
@@ -75,7 +74,7 @@ def main() -> None:
     loader = DataLoader(learn, BATCH // world, sampler=sampler)
     judge_loader = DataLoader(Subset(judge, range(rank, len(judge), world)), BATCH // world)
 
-    model: nn.Module = NextByte().to(device)
+    model = NextByte().to(device)
     torch.manual_seed(SEED + rank)
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

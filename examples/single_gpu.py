@@ -9,7 +9,6 @@ import argparse
 
 import torch
 from own_model import NextByte, python_docs
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 SEED = 1
@@ -24,10 +23,11 @@ def train(model, loader, optimizer, device) -> float:
     total = 0.0
     for index, (rows,) in enumerate(loader):
         rows = rows.to(device)
+        last = (index + 1) % ACCUMULATE == 0
         loss = model(rows[:, :-1], rows[:, 1:])
         (loss / ACCUMULATE).backward()
         total += loss.item()
-        if (index + 1) % ACCUMULATE == 0:
+        if last:
             optimizer.step()
             optimizer.zero_grad()
     return total / len(loader)
@@ -59,7 +59,7 @@ def main() -> None:
     loader = DataLoader(learn, BATCH, shuffle=not args.in_order)
     judge_loader = DataLoader(judge, BATCH)
 
-    model: nn.Module = NextByte().to(device)
+    model = NextByte().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     for epoch in range(args.epochs):
