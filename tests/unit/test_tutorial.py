@@ -46,6 +46,11 @@ def test_a_change_is_that_of_the_scripts(block: str) -> None:
     assert side(block, "+ ") in AFTER.read_text("utf-8")
 
 
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.split("\n")[0][:40])
+def test_a_part_is_that_of_the_third_script(block: str) -> None:
+    assert block in (ROOT / "examples" / "ddp_restart.py").read_text("utf-8")
+
+
 @pytest.mark.parametrize("mark", ["-", "+"])
 def test_every_change_of_the_scripts_is_shown(mark: str) -> None:
     lines = [line for block in blocks("diff") for line in block.splitlines()]
@@ -78,6 +83,6 @@ def test_the_findings_and_the_job_file_are_shown_as_they_are(update_golden: bool
 def test_the_script_before_has_the_mistakes_and_the_one_after_has_none() -> None:
     rules = set(re.findall(r"^examples/single_gpu.py:\d+:\d+ (\S+):", findings(), re.MULTILINE))
     assert rules == {"gradients-apart", "gpu-0", "no-sampler", "save-on-every-rank"}
-    for name in ("ddp.py", "own_model.py"):
+    for name in ("ddp.py", "own_model.py", "ddp_restart.py"):
         run = CliRunner().invoke(orchestrate, ["check", str(ROOT / "examples" / name)])
         assert (run.exit_code, run.output) == (0, "nothing found\n")
