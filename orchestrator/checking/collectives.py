@@ -106,7 +106,7 @@ RULES = {
         _on_one_rank,
     ),
     "forward-on-one-rank": (
-        "DDP's forward shares buffers with all ranks, and the others do not come here: it hangs",
+        "the wrapper sends buffers and gradients to all ranks: it waits for those not coming here",
         "call model.module in this branch",
         _forward_on_one_rank,
     ),
