@@ -180,11 +180,13 @@ model = DDP(net, find_unused_parameters=True)
     "optimizer-before-sharding": (
         """\
 from torch.distributed.fsdp import fully_shard
+
 optimizer = torch.optim.AdamW(net.parameters())  # <-
 fully_shard(net)
 """,
         """\
 from torch.distributed.fsdp import fully_shard
+
 fully_shard(net)
 optimizer = torch.optim.AdamW(net.parameters())
 """,
