@@ -16,6 +16,9 @@ SAVERS = (
     "pickle.dump",
 )
 LOGGERS = ("torch.utils.tensorboard.SummaryWriter", "tensorboardX.SummaryWriter", "wandb.init")
+MODELS = re.compile(
+    r"model|ckpt|checkpoint|state|weight|resume|snapshot|pretrain|net", re.IGNORECASE
+)
 UNSHARED = ("BytesIO", "TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile")
 KEEPS = re.compile(r"save|dump|write|checkpoint|ckpt|^dict$|update$|append$|put$", re.IGNORECASE)
 
@@ -88,8 +91,15 @@ def _onto_one_gpu(script: Script) -> Iterator[ast.AST]:
         given = keyword(call, "map_location") is not None or len(call.args) > 1
         spread = any(k.arg is None for k in call.keywords)  # **options
         own = script.is_guarded(call) or _is_of_memory(script, call.args[:1])
-        if not given and not spread and not own:
+        if not given and not spread and not own and _is_of_a_model(script, call):
             yield call
+
+
+def _is_of_a_model(script: Script, call: ast.Call) -> bool:
+    """Whether it is a model that is loaded, as far as the statement says: data lie on the CPU."""
+    statement = next(above for above, _ in script.above(call) if isinstance(above, ast.stmt))
+    shallow = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return)
+    return any(map(MODELS.search, words(statement if shallow else call)))
 
 
 RULES = {

@@ -109,7 +109,18 @@ class Script:
             for above, _ in self.above(call)
         )
         steps = loops and any(self.methods("step"))
-        return steps and not self.is_distributed and not self._is_spread
+        return steps and self._is_started and not self.is_distributed and not self._is_spread
+
+    @cached_property
+    def _is_started(self) -> bool:
+        """Whether the file does something when it is run, unlike a module of a library."""
+        own = (name for name, call in self.calls if self.function_of(call) is None)
+        main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(self.tree))
+        return main or any(name in self.functions for name in own) or self._trains_at_top
+
+    @cached_property
+    def _trains_at_top(self) -> bool:
+        return any(self.function_of(call) is None for call in self.methods("backward"))
 
     @cached_property
     def _is_spread(self) -> bool:

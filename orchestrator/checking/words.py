@@ -17,6 +17,10 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
     return next((k.value for k in call.keywords if k.arg == name), None)
 
 
+# Names that do so if they are compared with 0, or if `not` stands before them.
+NUMBERED = re.compile(
+    r"^(gpu|local|proc(ess)?|device|worker)(_?(id|index|idx|num(ber)?))?$", re.IGNORECASE
+)
 # Names that say whether there are several ranks at all.
 SEVERAL = re.compile(
     r"distribut|^(is_)?ddp$|^use_ddp|fsdp|is_initialized|multi_?gpu", re.IGNORECASE
@@ -64,7 +68,16 @@ def asks_for_rank(test: ast.expr, names: frozenset[str] = frozenset()) -> bool:
     if asks_for_several(test) is not None:
         return False
     found = set(words(test))
+    if _is_zero(test) and any(map(NUMBERED.search, found)):
+        return True
     return bool(found & names) or any(map(FIRST_RANK.search, found))
+
+
+def _is_zero(test: ast.expr) -> bool:
+    """Whether a test is `... == 0`, `... != 0` or `not ...`."""
+    if isinstance(test, ast.Compare):
+        return isinstance(test.ops[0], ast.Eq | ast.NotEq) and constant(test.comparators[0]) == 0
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
 def asks_for_several(test: ast.expr) -> bool | None:

@@ -82,6 +82,8 @@ GOOD = [
     "def save():\n    if not is_main_process():\n        return\n    torch.save(net, 'm.pt')",
     "if rank in {-1, 0}:\n    torch.save(net, 'm.pt')",
     "main = args.logs and rank == 0\nif main:\n    torch.save(net, 'm.pt')",
+    "gpu_id = local_rank\nif gpu_id == 0 and epoch % 5 == 0:\n    torch.save(net, 'm.pt')",
+    "images = torch.load('cache.pt')",
     "torch.save(part, f'optimizer-{rank}.pt')",
     "import io\nmemory = io.BytesIO()\ntorch.save(net, memory)",
     "with main_process_first():\n    data = CIFAR10('data', download=True)",
@@ -142,6 +144,13 @@ def test_a_script_that_trains_in_one_process_is_looked_at_as_if_several_ran_it()
 @pytest.mark.parametrize("line", ["from accelerate import Accelerator", "r = args.local_rank"])
 def test_a_script_that_others_spread_is_left_alone(line: str) -> None:
     assert found(f"{line}\n{ROUND}torch.save(model, 'm.pt')", ONE_PROCESS) == []
+
+
+def test_a_module_of_a_library_is_left_alone() -> None:
+    body = "".join(f"    {line}\n" for line in ROUND.splitlines())
+    function = f"def explain(loader, model, optimizer):\n{body}"
+    assert found(function, ONE_PROCESS) == []
+    assert found(f"{function}explain(1, 2, 3)\n", ONE_PROCESS) != []
 
 
 def test_a_script_that_does_not_train_is_left_alone() -> None:
