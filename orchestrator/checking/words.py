@@ -85,6 +85,8 @@ def asks_for_several(test: ast.expr) -> bool | None:
     is true where there is one process alone, None for any other."""
     if isinstance(test, ast.BoolOp):
         found = {asks_for_several(value) for value in test.values}
+        if isinstance(test.op, ast.Or):  # as `not distributed or rank == 0`
+            return found.pop() if len(found) == 1 else None
         return False if False in found else True if True in found else None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         answer = asks_for_several(test.operand)

@@ -47,6 +47,8 @@ BAD = [
 BAD_BLOCKS = [
     ("no-sampler", "l = DataLoader(d, shuffle=True)",
      "if args.distributed:\n    l = DataLoader(d, shuffle=True)\n"),
+    ("collective-on-one-rank", "dist.barrier()",
+     "if not args.distributed or rank % 8 == 0:\n    dist.barrier()\n"),
     ("rank-as-gpu", "model = DDP(net, device_ids=[r])",
      "r = dist.get_rank()\nmodel = DDP(net, device_ids=[r])\n"),
     ("rank-as-gpu", "device = torch.device(f'cuda:{r}')",
@@ -76,6 +78,7 @@ GOOD = [
     "if args.distributed:\n    s = 1\nelse:\n    loader = DataLoader(data, shuffle=True)",
     "if not dist.is_initialized():\n    loader = DataLoader(data, shuffle=True)",
     "if rank == -1:\n    model = torch.nn.DataParallel(net)",
+    "if not distributed or (distributed and rank % 8 == 0):\n    torch.save(net, 'm.pt')",
     "if world_size > 1:\n    pass\nelse:\n    torch.save(net, 'm.pt')",
     "sampler = DistributedSampler(data, shuffle=False)\nfor epoch in range(3):\n    pass\n",
     "def save():\n    torch.save(net.state_dict(), 'm.pt')\nif dist.get_rank() == 0:\n    save()",
