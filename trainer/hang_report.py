@@ -91,13 +91,15 @@ def _written_stacks(path: Path) -> str:
 def _recorded(path: Path, nccl: bool) -> list[Group]:
     """The groups as the flight recorder has them, which goes into the file `path`."""
     raw = flight_record(nccl)
-    if not raw:
-        return []
-    path.write_bytes(raw)
+    if raw:
+        path.write_bytes(raw)
     main = threading.main_thread()
     # Threads of torch's own, as autograd's, belong to the training: Python does not list them.
     aside = {str(thread.ident) for thread in threading.enumerate() if thread is not main}
-    return summary(pickle.loads(raw).get("entries", []), aside)
+    # Beside NCCL's groups some are gloo's, as that of checkpoints, with a recorder of their own.
+    dumps = [raw, flight_record(False)] if nccl else [raw]
+    found = [pickle.loads(dump).get("entries", []) for dump in dumps if dump]
+    return [group for entries in found for group in summary(entries, aside)]
 
 
 def flight_record(nccl: bool) -> bytes:

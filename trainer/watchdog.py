@@ -38,7 +38,7 @@ class Watchdog(threading.Thread):
     def __init__(self, config: TrainerConfig, contract: Contract) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._limits, self._contract = Limits(config), contract
-        self._nccl = config.backend == "nccl"
+        self._nccl = config.uses_nccl
         self._sheet = Sheet()
         # At once: what comes first may hold the interpreter already, such as an import from a disk
         # that does not answer.
