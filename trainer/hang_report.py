@@ -134,9 +134,17 @@ def summary(entries: list[dict[str, Any]], aside: Collection[str] = ()) -> list[
     return list(groups.values())
 
 
-def num_told(folder: Path) -> int:
-    """How many reports of ranks, their own and node.py's, are there."""
-    return sum(1 for pattern in (OWN, OF_PROCESS) for _ in folder.glob(pattern))
+def have_told(folder: Path, num_ranks: int) -> bool:
+    """Whether node.py has told of all ranks, and each rank that can tell has done so itself."""
+    own = {path.name.partition(".")[0] for path in folder.glob(OWN)}
+    places = list(folder.glob(OF_PROCESS))
+    silent = [path for path in places if path.name.partition(".")[0] not in own]
+    return len(places) >= num_ranks and not any(_answers(path) for path in silent)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a rank has come to where its watchdog is built; then its own words may be late."""
+    return bool(json.loads(path.read_bytes()).get("answers", True))
 
 
 def read_reports(folder: Path) -> dict[int, Report]:

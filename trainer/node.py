@@ -1442,6 +1442,8 @@ class Hang:
                 child["at"] = self._save(child["pid"], f"{name}.below-{child['pid']}.stacks.txt")
             at = self._save(process["pid"], f"{name}.stacks.txt")
             said = {"version": 1, "rank": rank, "host": self.host, **process, "at": at}
+            # A wrapper's child is the rank, and may tell.
+            said["answers"] = any(each["answers"] for each in (process, *below))
             words = [below_words(child) for child in below]
             write_json(self.dir / f"{name}.process.json", {**said, "below": words})
 

@@ -69,6 +69,8 @@ def test_a_rank_that_never_comes_to_the_rendezvous(nodes: Nodes, run: Run) -> No
     end = read(run.attempt_dir() / "end.json")
     assert (end["code"], end["node"], end["rank"]) == (79, 1, 1)
     assert "is not over after 8 s (timeouts.rendezvous): rank 1 (" in end["reason"]
+    # No rank waits for the words of one that has no watchdog yet.
+    assert time.time() - (run.attempt_dir() / "hang").stat().st_mtime < ENDING_S
     words = "where rank 0 waits: its process lives, but has not come to the start of the trainer"
     assert f"is missing from the rendezvous, {words}" in end["reason"]
 
