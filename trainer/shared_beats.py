@@ -13,8 +13,8 @@ from torch.distributed.distributed_c10d import Store
 from trainer import phase
 
 KEY = "orchestrate/beats"
-TELL_S = 0.5  # between two signs of one rank: the store has to serve them all
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.5  # between two looks
+TELL_S = 0.5  # between two signs of one rank, or two looks for them: the store has to serve all
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.05  # between two looks at the collective
 
 
 class SharedBeats:
@@ -35,9 +35,11 @@ class SharedBeats:
 
         Raises what the collective raises, which has a time limit of its own.
         """
-        pause_s = FIRST_PAUSE_S
+        pause_s, look_at = FIRST_PAUSE_S, time.monotonic()
         while not work.is_completed():
-            self._hear()
+            if time.monotonic() >= look_at:
+                self._hear()
+                look_at = time.monotonic() + TELL_S
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
         work.wait()

@@ -171,7 +171,7 @@ def test_one_that_a_host_does_not_see_is_never_replaced_by_an_older_one(
 @pytest.mark.parametrize(("wanted_s", "timeout_s"), [(0.5, 30), (15, 30), (65, 30), (65, 1800)])
 def test_no_rank_looks_so_long_that_the_others_give_up(wanted_s: float, timeout_s: float) -> None:
     peers = Peers.__new__(Peers)  # without a group: it is the rule that counts
-    peers.timeout_s = timeout_s
+    peers.limit = Limit(timeout_s, "timeouts.load")
     assert peers.patience_s(wanted_s) == min(wanted_s, timeout_s / 2)
 
 
