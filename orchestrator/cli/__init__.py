@@ -42,6 +42,7 @@ COMMANDS = {
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "check": "check",
     "explain": "explain",
+    "plan": "plan",
     "fabric": "fabric",
     "schema": "schema",
     "trust": "trust",
