@@ -85,9 +85,21 @@ def _attempts(store: RunStore) -> tuple[Attempt, ...]:
     files = [parsed(data) for data in store.ends(paths, SMALL_BYTES)] if paths else []
     rows = zip(numbers, *(files[k :: len(ATTEMPT_FILES)] for k in range(4)), strict=True)
     found = [Attempt(number, *own) for number, *own in rows]
-    if found and not found[-1].end:
-        found[-1] = replace(found[-1], errors=_errors(store, found[-1].number))
-    return tuple(found)
+    if found:
+        errors = () if found[-1].end else _errors(store, found[-1].number)
+        found[-1] = replace(found[-1], errors=errors, is_newest=True)
+    return tuple(_as_supervised(found, parsed(_end(store, "supervisor.json"))))
+
+
+def _as_supervised(attempts: list[Attempt], record: Mapping[str, Any]) -> Iterator[Attempt]:
+    """The attempts of a local run: how one ended whose node 0 could not say so."""
+    ended = record.get("ended")
+    entries = (
+        [entry for entry in ended if isinstance(entry, dict)] if isinstance(ended, list) else []
+    )
+    known = {entry.get("attempt"): entry for entry in entries}
+    for attempt in attempts:
+        yield attempt if attempt.end else replace(attempt, end=known.get(attempt.number, {}))
 
 
 def _errors(store: RunStore, attempt: int) -> tuple[Mapping[str, Any], ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from orchestrator.goodput import Interval
 from orchestrator.report.axis import BYTES, NUMBERS, SECONDS
 from orchestrator.report.chart import Chart, Form, Line, Mark, chart
 from orchestrator.report.files import Run
-from orchestrator.report.series import Between, Series
+from orchestrator.report.series import Between
 from orchestrator.report.timeline import spans_of
 
 LOSS = "nats per token"
@@ -83,7 +85,7 @@ def _lines(
 
 def _tokens(run: Run) -> Place | None:
     """Tokens of all ranks after a step."""
-    per_step = run.told.tokens_per_step
+    per_step = run.tokens_per_step
     return None if per_step is None else lambda step: float(step * per_step)
 
 
@@ -92,15 +94,35 @@ def clock(run: Run) -> Place | None:
 
     By the ledger, or by the events of the metrics where the program writes none.
     """
-    spans, series = spans_of(run), Series()
+    spans = spans_of(run)
+    if not spans:
+        return None
+    at = _by_ledger(run) or _by_events(run)
+    start = min(begin for begin, _ in spans.values())
+    return None if at is None else lambda step: max(0.0, at(step) - start)
+
+
+def _by_ledger(run: Run) -> Place | None:
+    """When a step ended: its share of the newest interval that holds it."""
+    kept: list[Interval] = []
     for interval in run.intervals:
         if interval.steps:
-            series.add(interval.steps.start - 1, interval.begin)
-            series.add(interval.steps.stop - 1, interval.end)
-    points = series.points() or run.told.curve("time").points()
-    if not spans or not points:
-        return None
-    highest = accumulate((time for _, time in points), max)  # hosts' clocks may differ
+            while kept and kept[-1].steps.start >= interval.steps.start:
+                kept.pop()
+            kept.append(interval)
+    firsts = [interval.steps.start for interval in kept]
+
+    def at(step: int) -> float:
+        own = kept[max(0, bisect_right(firsts, step) - 1)]
+        share = (step - own.steps.start + 1) / len(own.steps)
+        return own.begin + (own.end - own.begin) * min(1.0, max(0.0, share))
+
+    return at if kept else None
+
+
+def _by_events(run: Run) -> Place | None:
+    """On straight lines between the events, whose times may differ from host to host."""
+    points = run.told.curve("time").points()
+    highest = accumulate((time for _, time in points), max)
     at = Between([(step, time) for (step, _), time in zip(points, highest, strict=True)])
-    start = min(begin for begin, _ in spans.values())
-    return lambda step: max(0.0, at(step) - start)
+    return at if points else None

@@ -21,6 +21,7 @@ class Attempt:
     Args:
         owner, end, outcome, verdict: its files of these names; empty where there is none.
         errors: what ranks have reported, of the newest attempt alone.
+        is_newest: whether no later one has been started.
     """
 
     number: int
@@ -29,14 +30,15 @@ class Attempt:
     outcome: Facts = field(default_factory=dict)
     verdict: Facts = field(default_factory=dict)
     errors: tuple[Facts, ...] = ()
+    is_newest: bool = False
 
     @property
     def result(self) -> str:
-        """How it ended, in one word; `not ended` while nothing says so."""
+        """How it ended; `not ended`, or `lost` for one that others followed, where nothing says."""
         outcome = text(dict(self.outcome), "outcome")
         code = count(dict(self.end), "code")
         if code is None:
-            return outcome or "not ended"
+            return outcome or ("not ended" if self.is_newest else "lost")
         name = contract.EXIT_NAMES.get(code, "failed")
         return "drained" if name == "requeue" and outcome == "drained" else name
 
@@ -89,6 +91,14 @@ class Run:
     is_done: bool = False
     is_cancelled: bool = False
     left_out: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Of all ranks together: by what the trainer was told, else by its metrics."""
+        keys = ("batch.micro", "batch.accumulation", "model.context", "num_ranks")
+        micro, accumulation, context, ranks = (number_at(self.trainer, key) or 0 for key in keys)
+        groups = ranks // (number_at(self.trainer, "parallelism.tensor") or 1)
+        return int(micro * accumulation * context * groups) or self.told.tokens_per_step
 
     @property
     def state(self) -> str:

@@ -42,7 +42,7 @@ def figures_of(run: Run) -> Figures:
     loss, validation = told.curve("loss"), told.curve("validation")
     memory, best = told.curve("peak_memory_bytes").highest, validation.lowest
     speed = told.median_tokens_per_s
-    step_s = told.tokens_per_step / speed if told.tokens_per_step and speed else None
+    step_s = run.tokens_per_step / speed if run.tokens_per_step and speed else None
     return Figures(
         step=told.progress.step,
         steps=told.progress.steps,

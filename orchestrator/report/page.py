@@ -81,7 +81,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("ranks", last.ranks if last else None),
         ("hosts", ", ".join(dict.fromkeys(told.hosts))),
         ("parameters", f"{told.parameters:,}" if told.parameters else None),
-        ("tokens per step", f"{told.tokens_per_step:,}" if told.tokens_per_step else None),
+        ("tokens per step", f"{run.tokens_per_step:,}" if run.tokens_per_step else None),
         ("orchestrate, when submitted", receipt.get("tool_version")),
         *run.versions.items(),
     ]
