@@ -15,6 +15,10 @@ SECONDS: Units = ((172800, " d"), (7200, " h"), (120, " min"), (1, " s"))
 # How long one of them is, where a value is shown in it only from more than one on.
 LENGTHS = {" d": 86400.0, " h": 3600.0, " min": 60.0}
 MAX_TICKS = 6
+MAX_DIGITS = 8  # after the point
+LARGEST = 1e12  # that is written with all its digits
+TINY = 1e-200  # near the end of what a float can hold, and nothing to draw
+CLOSEST = 1e-9  # relative: what is closer has one height
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,25 @@ def axis_of(low: float, high: float, units: Units = PLAIN, *, from_zero: bool = 
     """The axis for values from `low` to `high`; it begins and ends at a tick."""
     if from_zero:
         low, high = min(0.0, low), max(0.0, high)
-    if high <= low:
-        pad = abs(high) / 2 or 1.0
+    largest = max(abs(low), abs(high))
+    if high - low <= max(largest * CLOSEST, TINY):
+        pad = largest / 2 if largest > TINY else 1.0
         low, high = low - (0 if from_zero else pad), high + pad
     size, unit = unit_of(max(abs(low), abs(high)), units)
-    step = round_step((high - low) / size / (MAX_TICKS - 1)) * size
+    step = round_step((high - low) / (MAX_TICKS - 1) / size) * size
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    digits = max(0, -math.floor(math.log10(step / size) + 1e-9))
     values = [k * step for k in range(first, last + 1)]
-    ticks = tuple((value, f"{value / size + 0.0:,.{digits}f}{unit}") for value in values)
+    ticks = tuple((value, f"{_label(value, step, size)}{unit}") for value in values)
     return Axis(values[0], values[-1], ticks)
+
+
+def _label(value: float, step: float, size: float) -> str:
+    """A tick's number, with as many digits as tell it from its neighbours."""
+    digits = max(0, -math.floor(math.log10(step / size) + 1e-9))
+    if digits > MAX_DIGITS or abs(value / size) >= LARGEST:
+        significant = math.ceil(math.log10(max(1.0, abs(value) / step)) + 1e-9)
+        return f"{value / size:.{significant}e}"
+    return f"{value / size + 0.0:,.{digits}f}"
 
 
 def round_step(step: float) -> float:
@@ -64,9 +77,9 @@ def words(value: float | None, units: Units = PLAIN, digits: int = 4) -> str:
         return "-"
     size, name = unit_of(value, units)
     shown = value / size
+    if abs(shown) >= LARGEST or 0 < abs(shown) < 1e-4:
+        return f"{shown:.{digits - 1}e}{name}"
     if shown == int(shown):
         return f"{int(shown):,}{name}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(shown))))
-    if abs(shown) < 1e-4:
-        return f"{shown:.{digits - 1}e}{name}"
-    return f"{shown:,.{min(places, 8)}f}{name}"
+    return f"{shown:,.{places}f}{name}"

@@ -34,7 +34,10 @@ def charts_of(run: Run) -> list[Chart]:
         chart(Form("Loss", LOSS, marks=marks), loss),
         chart(speed, [Line("tokens/s", told.curve("tokens_per_s").points())]),
         chart(memory, [Line("peak", told.curve("peak_memory_bytes").points())]),
-        chart(Form("Gradient norm", "before clipping", from_zero=True, marks=marks), single("grad_norm")),
+        chart(
+            Form("Gradient norm", "before clipping", from_zero=True, marks=marks),
+            single("grad_norm"),
+        ),
         chart(Form("Learning rate", "", from_zero=True, marks=marks), single("lr")),
     ]
     return [one for one in made if one is not None]

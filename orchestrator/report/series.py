@@ -7,15 +7,20 @@ from bisect import bisect_right
 
 Point = tuple[int, float]
 MAX_BUCKETS = 600  # about one for each pixel of a chart
+BUCKET_POINTS = 32  # that are held before a bucket is thinned, since that takes its time
 
 
-def thinned(points: tuple[Point, ...]) -> tuple[Point, ...]:
+def thinned(points: list[Point]) -> list[Point]:
     """The first, the lowest, the highest and the last of some points, in their order."""
     if len(points) <= 2:
         return points
-    lowest = min(points, key=lambda point: point[1])
-    highest = max(points, key=lambda point: point[1])
-    return tuple(sorted({points[0], lowest, highest, points[-1]}))
+    lowest = min(points, key=_height)
+    highest = max(points, key=_height)
+    return sorted({points[0], lowest, highest, points[-1]})
+
+
+def _height(point: Point) -> float:
+    return point[1]
 
 
 class Series:
@@ -29,30 +34,32 @@ class Series:
     def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
         self._max = max_buckets
         self._width = 1
-        self._buckets: list[tuple[Point, ...]] = []
+        self._buckets: list[list[Point]] = []
 
     def add(self, x: int, y: float) -> None:
         """Take a point in; one that is no finite number is left out."""
         if not math.isfinite(y):
             return
         self.cut(x)
-        if self._buckets and self._index(self._buckets[-1]) == x // self._width:
-            self._buckets[-1] = thinned((*self._buckets[-1], (x, y)))
-            return
-        self._buckets.append(((x, y),))
+        if not self._buckets or self._index(self._buckets[-1]) != x // self._width:
+            self._buckets.append([])
+        bucket = self._buckets[-1]
+        bucket.append((x, y))
+        if len(bucket) == BUCKET_POINTS:
+            self._buckets[-1] = thinned(bucket)
         while len(self._buckets) > self._max:
             self._widen()
 
     def cut(self, x: int) -> None:
         """Leave out what lies at `x` and beyond."""
         while self._buckets and self._buckets[-1][-1][0] >= x:
-            kept = tuple(point for point in self._buckets.pop() if point[0] < x)
+            kept = [point for point in self._buckets.pop() if point[0] < x]
             if kept:
                 self._buckets.append(kept)
 
     def points(self) -> list[Point]:
-        """All that is kept, in order."""
-        return [point for bucket in self._buckets for point in bucket]
+        """What is kept, in order: at most four points a bucket."""
+        return [point for bucket in self._buckets for point in thinned(bucket)]
 
     def __bool__(self) -> bool:
         return bool(self._buckets)
@@ -63,19 +70,19 @@ class Series:
 
     @property
     def lowest(self) -> Point | None:
-        return min(self.points(), key=lambda point: point[1], default=None)
+        return min(self.points(), key=_height, default=None)
 
     @property
     def highest(self) -> Point | None:
-        return max(self.points(), key=lambda point: point[1], default=None)
+        return max(self.points(), key=_height, default=None)
 
-    def _index(self, bucket: tuple[Point, ...]) -> int:
+    def _index(self, bucket: list[Point]) -> int:
         return bucket[0][0] // self._width
 
     def _widen(self) -> None:
         self._width *= 2
-        merged: list[tuple[Point, ...]] = []
-        for bucket in self._buckets:
+        merged: list[list[Point]] = []
+        for bucket in map(thinned, self._buckets):
             if merged and self._index(merged[-1]) == self._index(bucket):
                 merged[-1] = thinned(merged[-1] + bucket)
             else:
