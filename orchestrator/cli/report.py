@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.common import (
-    backend_of,
-    cluster_options,
-    find_run,
-    load_profile,
-    say,
-)
+from orchestrator.cli.checkpoints import entered
+from orchestrator.cli.common import backend_of, cluster_options, find_run, load_profile, say
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +22,12 @@ if TYPE_CHECKING:
 @cluster_options
 @click.option("--out", metavar="FILE", help="Where the page goes; `RUN-report.html` here where not "
               "given, `-` for standard output.")  # fmt: skip
-def command(run: str, cluster: str | None, clusters_file: str | None, out: str | None) -> None:
+@click.option("--reader-pod", is_flag=True,
+              help="Kubernetes: where no pod of RUN runs, start a small one with its volumes, "
+              "for this command alone.")  # fmt: skip
+def command(
+    run: str, cluster: str | None, clusters_file: str | None, out: str | None, reader_pod: bool
+) -> None:
     """Write one HTML page about RUN: curves, where the time went, attempts, checkpoints, settings.
 
     The page needs nothing but itself: it loads nothing and runs no script. What looks like a secret
@@ -42,22 +42,17 @@ def command(run: str, cluster: str | None, clusters_file: str | None, out: str |
     from orchestrator.report.page import report_page
 
     profile, _ = load_profile(cluster, clusters_file)
-    found = read_named(run, profile)
+    found = read_named(run, profile, reader_pod=reader_pod)
     put(report_page(found), out, f"{found.name.replace('/', '-')}-report.html")
 
 
-def read_named(run: str, profile: ClusterProfile) -> Run:
+def read_named(run: str, profile: ClusterProfile, *, reader_pod: bool = False) -> Run:
     """All that is to be told of RUN. Raises UserError for a sweep, which is many runs."""
     from orchestrator.cli.history import read_run
 
     backend, handle = backend_of(profile), find_run(run, profile)
-    if handle.num_elements:
-        names = " ".join(f"{handle.run}/{n}" for n in range(min(handle.num_elements, 3)))
-        raise UserError(
-            f"{handle.run} is a sweep of {handle.num_elements} runs: name one of them, or put some "
-            f"together: orchestrate compare {names}"
-        )
-    return read_run(handle, backend.run_store(handle), profile)
+    with entered(backend, handle, reader_pod) as store:
+        return read_run(handle, store, profile)
 
 
 def put(text: str, out: str | None, name: str) -> None:
