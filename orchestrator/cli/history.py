@@ -29,21 +29,23 @@ MAX_RENDERED = 40
 MAX_ERRORS = 64
 ATTEMPT_FILES = (contract.OWNER_FILE, contract.END_FILE, contract.OUTCOME_FILE,
                  f"{contract.HANGS_DIR}/verdict.json")  # fmt: skip
-PLANS = ("plan.json", f"{contract.RENDERED_DIR}/plan.json")
+PLAN_FILE = "plan.json"
 _EXPORT = re.compile(r"(?m)^\s*export ([A-Za-z_]\w*)=(.*)$")
 
 
-def read_run(handle: Handle, store: RunStore, profile: ClusterProfile) -> Run:
+def read_run(handle: Handle, store: RunStore, profile: ClusterProfile, whole: RunStore) -> Run:
     """All that a page shows of a run. What cannot be read is left out, and said.
+
+    Args:
+        whole: the run folder with the job file: that of its sweep for an element, else the same.
 
     Raises BackendError or OSError if the folder itself cannot be reached.
     """
     names, left_out = store.list(), list[str]()
-    job = _text(store, contract.JOB_FILE)
+    job = _end(whole, contract.JOB_FILE).decode(errors="replace")
     rendered = _rendered(store)
     secrets = _secrets(job, rendered)
     ledger = store.tail(contract.LEDGER_FILE, 0).splitlines()
-    plans = store.ends(PLANS, SMALL_BYTES)
     return Run(
         name=handle.run,
         told=_told(store, left_out),
@@ -51,9 +53,9 @@ def read_run(handle: Handle, store: RunStore, profile: ClusterProfile) -> Run:
         rendered={name: without_secrets(text, secrets) for name, text in rendered.items()},
         environment=_environment(rendered, secrets),
         receipt=parsed(_end(store, contract.RECEIPT_FILE)),
-        trainer=parsed(rendered.get("trainer.json", "")) or _element_trainer(handle, rendered),
+        trainer=parsed(rendered.get("trainer.json", "")),
         spec=_spec(job, profile),
-        plan=next((found for found in map(parsed, plans) if found), {}),
+        plan=parsed(_end(store, PLAN_FILE)) or parsed(_end(whole, PLAN_FILE)),
         versions=_versions(store),
         attempts=_attempts(store),
         intervals=tuple(intervals(ledger)),
@@ -119,13 +121,6 @@ def _rendered(store: RunStore) -> dict[str, str]:
     files = store.ends(paths, SMALL_BYTES) if paths else []
     texts = (data.decode(errors="replace") for data in files)
     return {name: text for name, text in zip(names, texts, strict=True) if text}
-
-
-def _element_trainer(handle: Handle, rendered: Mapping[str, str]) -> dict[str, Any]:
-    """What the trainer of one element of a sweep is told."""
-    number = handle.run.rpartition("/")[2]
-    name = f"trainer-{int(number):05}.json" if number.isdecimal() else ""
-    return parsed(rendered.get(name, ""))
 
 
 def _environment(rendered: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
@@ -208,10 +203,6 @@ def _versions(store: RunStore) -> dict[str, str]:
     found = map(parsed, store.ends(manifests, 16 * SMALL_BYTES) if manifests else [])
     versions = [m["versions"] for m in found if isinstance(m.get("versions"), dict)]
     return {str(k): str(v) for k, v in versions[-1].items()} if versions else {}
-
-
-def _text(store: RunStore, path: str) -> str:
-    return _end(store, path).decode(errors="replace")
 
 
 def _end(store: RunStore, path: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,10 @@ def read_named(run: str, profile: ClusterProfile, *, reader_pod: bool = False) -
     from orchestrator.cli.history import read_run
 
     backend, handle = backend_of(profile), find_run(run, profile)
+    above = replace(handle, run_dir=handle.run_dir.parent)
     with entered(backend, handle, reader_pod) as store:
-        return read_run(handle, store, profile)
+        whole = backend.run_store(above) if "/" in handle.run else store
+        return read_run(handle, store, profile, whole)
 
 
 def put(text: str, out: str | None, name: str) -> None:

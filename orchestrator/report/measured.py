@@ -100,10 +100,17 @@ def against_plan(run: Run) -> list[tuple[str, str, str, str]]:
 
 
 def planned_rest(run: Run) -> list[tuple[str, str]]:
-    """The plan's other numbers and words."""
+    """The plan's other numbers and words; lists of more than words are left to the file."""
     compared = {key for key, _, _ in COMPARED}
-    rows = [(key, value) for key, value in flat(run.plan).items() if key not in compared]
-    return [
-        (key, words(value) if isinstance(value, float) else str(value))
-        for key, value in rows[:MAX_PLANNED]
-    ]
+    rows = ((key, _planned(key, value)) for key, value in flat(run.plan).items())
+    return [(key, word) for key, word in rows if word and key not in compared][:MAX_PLANNED]
+
+
+def _planned(key: str, value: object) -> str:
+    """A value of the plan in words; empty for one that is none."""
+    if isinstance(value, list):
+        return "; ".join(one for one in value if isinstance(one, str))
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "" if value is None else str(value)
+    in_bytes = key.endswith("_bytes") or key.startswith("memory.")
+    return words(float(value), BYTES if in_bytes else PLAIN)

@@ -111,12 +111,28 @@ def test_variables_are_shown_and_secrets_are_not(cli: Cli, run_dir: Path) -> Non
 
 
 def test_the_plan_beside_what_was_measured(cli: Cli, run_dir: Path) -> None:
-    (run_dir / "plan.json").write_text('{"tokens_per_s": 200, "memory": {"total_bytes": 4e9}}')
+    memory = {"total_bytes": 4e9, "lines": {"gradients": 1e9}}
+    plan = {"tokens_per_s": 200, "memory": memory, "left_out": ["a", "b"], "step_s": None}
+    (run_dir / "plan.json").write_text(json.dumps(plan))
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 30, "tokens_per_s": 150, "peak_memory_bytes": 2e9}) + "\n")
     page = report(cli)
     assert "<td>200</td><td>150</td><td>0.75</td>" in page
     assert "<td>4 GB</td><td>2 GB</td><td>0.50</td>" in page
+    assert '<th scope="row">memory.lines.gradients</th><td>1 GB</td>' in page
+    assert "<td>a; b</td>" in page
+
+
+def test_an_element_of_a_sweep_has_the_job_file_of_its_sweep(cli: Cli, tmp_path: Path) -> None:
+    element = standing_run(tmp_path, "tune/3")
+    receipt = {"version": 1, "backend": "local", "is_element": True}
+    (element / "receipt.json").write_text(json.dumps(receipt))
+    (tmp_path / "runs" / "tune" / "job.yaml").write_text(JOB)
+    code, page, err = cli("report", "tune/3", "--out", "-")
+    assert code == 0, err
+    assert "<h1>tune/3</h1>" in page
+    assert "preset: nano" in page
+    assert cli("report", "tune/3")[1].startswith("tune-3-report.html: ")
 
 
 def test_two_runs_together(cli: Cli, run_dir: Path, tmp_path: Path) -> None:
