@@ -148,7 +148,7 @@ def _check_shape(plan: LaunchPlan, number: int, element: LaunchPlan) -> None:
 
 
 def _plan(spec: JobSpec, profile: ClusterProfile) -> LaunchPlan:
-    preset = preset_of(spec)
+    preset = preset_of(spec, profile.target)
     local = profile.target == "local"
     network = network_plan(spec, preset, _interface(spec, profile), is_local=local)
     environment = {

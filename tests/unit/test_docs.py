@@ -56,7 +56,11 @@ def fabrics_page() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for found in map(preset, names()):
-        sets = [f"`{name}={setting.value}`" for name, setting in found.variables.items()]
+        sets = [
+            f"`{name}={setting.value}`"
+            + " (not in pods without the node's network)" * setting.of_node
+            for name, setting in found.variables.items()
+        ]
         sets += [f"`source {found.script.path}`"] if found.script else []
         sets += [f"`{path}` in `LD_LIBRARY_PATH`" for path in found.library_path]
         pods = _pods_words(found.kubernetes) if found.kubernetes else []
