@@ -34,8 +34,11 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def axis_of(low: float, high: float, units: Units = PLAIN, *, from_zero: bool = False) -> Axis:
-    """The axis for values from `low` to `high`; it begins and ends at a tick."""
+def axis_of(
+    low: float, high: float, units: Units = PLAIN, *, from_zero: bool = False, tight: bool = False
+) -> Axis:
+    """The axis for values from `low` to `high`; it begins and ends at a tick, or at the values
+    themselves if it is to be tight."""
     if from_zero:
         low, high = min(0.0, low), max(0.0, high)
     largest = max(abs(low), abs(high))
@@ -47,7 +50,9 @@ def axis_of(low: float, high: float, units: Units = PLAIN, *, from_zero: bool = 
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values = [k * step for k in range(first, last + 1)]
     ticks = tuple((value, f"{_label(value, step, size)}{unit}") for value in values)
-    return Axis(values[0], values[-1], ticks)
+    if not tight:
+        return Axis(values[0], values[-1], ticks)
+    return Axis(low, high, tuple(tick for tick in ticks if low <= tick[0] <= high))
 
 
 def _label(value: float, step: float, size: float) -> str:

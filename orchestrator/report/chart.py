@@ -103,7 +103,7 @@ def chart(form: Form, lines: Sequence[Line]) -> Chart | None:
         return None
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    x_axis = axis_of(min(xs), max(xs), form.x_units, from_zero=True)
+    x_axis = axis_of(min(xs), max(xs), form.x_units, from_zero=True, tight=True)
     y_axis = axis_of(min(ys), max(ys), form.y_units, from_zero=form.from_zero)
     head, rows = _table(form, lines)
     made = Chart(

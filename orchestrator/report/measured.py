@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.goodput import words_of
 from orchestrator.report.axis import BYTES, NUMBERS, PLAIN, Units, words
 from orchestrator.report.files import Run, flat, number_at
+from orchestrator.report.told import number
 
 MAX_PLANNED = 60
 # Of a plan: the key, what it is, its units.
@@ -110,7 +111,8 @@ def _planned(key: str, value: object) -> str:
     """A value of the plan in words; empty for one that is none."""
     if isinstance(value, list):
         return "; ".join(one for one in value if isinstance(one, str))
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    known = number({key: value}, key)
+    if known is None:
         return "" if value is None else str(value)
     in_bytes = key.endswith("_bytes") or key.startswith("memory.")
-    return words(float(value), BYTES if in_bytes else PLAIN)
+    return words(known, BYTES if in_bytes else PLAIN)

@@ -144,10 +144,10 @@ def _environment() -> jinja2.Environment:
 
 
 def _fit(value: Any) -> Any:
-    """A text without secrets and control characters; what is HTML already stays."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return shown(value)
-    return value
+    """A value as text without secrets and control characters; what is HTML already stays."""
+    if hasattr(value, "__html__") or isinstance(value, (int, float)):
+        return value
+    return shown(str(value))
 
 
 def _cut(value: str) -> str:

@@ -65,7 +65,7 @@ def timeline(run: Run) -> Timeline | None:
         return None
     start = min(begin for begin, _ in spans.values())
     end = max(end for _, end in spans.values())
-    axis = axis_of(0, end - start, SECONDS, from_zero=True)
+    axis = axis_of(0, end - start, SECONDS, from_zero=True, tight=True)
     results = {attempt.number: attempt.result for attempt in run.attempts}
     attempts = [
         _bar(axis, number, begin - start, end - start, results.get(number, "not ended"))

@@ -32,6 +32,16 @@ def test_an_axis_holds_its_values_and_its_ticks_differ(
     assert len(set(texts)) == len(texts)
 
 
+@given(values, values, UNITS)
+def test_a_tight_axis_ends_at_its_values(one: float, other: float, units: Units) -> None:
+    low, high = sorted((one, other))
+    axis = axis_of(low, high, units, from_zero=True, tight=True)
+    assert axis.low <= low <= high <= axis.high
+    assert (axis.low, axis.high) == (min(low, 0), max(high, 0)) or high - low < 1e-6
+    assert axis.ticks
+    assert all(axis.low <= value <= axis.high for value, _ in axis.ticks)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "units", "texts"),
     [

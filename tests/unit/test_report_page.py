@@ -90,6 +90,7 @@ def run_of(name: str = "demo", words: str = "x", **more: Any) -> Run:
         {"event": "sample", "step": 8, "attempt": 2, "text": words},
     ]:  # fmt: skip
         told.feed(json.dumps(entry))
+    owner = {"host": [words]}  # of another program: no text
     facts: dict[str, Any] = {
         "job": words,
         "rendered": {"job.sh": words},
@@ -99,7 +100,7 @@ def run_of(name: str = "demo", words: str = "x", **more: Any) -> Run:
         "plan": {"memory": {"total_bytes": 4000}, "why": words},
         "attempts": (
             Attempt(1, {"host": words}, {"code": 1, "reason": f"rank 1: {words}", "detail": words}),
-            Attempt(2, {"host": words}, {"code": 0, "reason": "done"}, is_newest=True),
+            Attempt(2, owner, {"code": 0, "reason": "done"}, is_newest=True),
         ),
         "intervals": tuple(intervals(LEDGER)),
         "goodput": read_goodput(LEDGER),
