@@ -34,6 +34,8 @@ COMMANDS = {
     "submit": "submit",
     "status": "status",
     "checkpoints": "checkpoints",
+    "report": "report",
+    "compare": "compare",
     "logs": "logs",
     "watch": "watch",
     "wait": "wait",
