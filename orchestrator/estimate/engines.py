@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.estimate.activations import is_autocast
-from orchestrator.estimate.held import Held, whole_numbers
+from orchestrator.estimate.held import Held, kinds, whole_numbers
 from orchestrator.estimate.ledger import Ledger
 from orchestrator.estimate.outline import Outline, Unit
 from orchestrator.estimate.setting import ITEM_BYTES, Setting
@@ -115,7 +115,9 @@ class Sharded(Engine):
 
     def begin(self) -> None:
         setting = self.setting
-        self.costs = {n: self._costs(n) for n in range(-1, len(self.outline.units))}
+        units = {n: self.unit(n) for n in range(-1, len(self.outline.units))}
+        known = {kind: self._costs(unit) for kind, unit in kinds(units.values()).items()}
+        self.costs = {n: known[unit.kind] for n, unit in units.items()}
         self.item = ITEM_BYTES[setting.precision]
         self.buffered = self.reducing = self.kept_sums = 0
         self.ahead: list[int] = []
@@ -209,8 +211,8 @@ class Sharded(Engine):
         reduced = ITEM_BYTES[self.setting.reductions]
         return self.costs[number].gradients // ITEM_BYTES[self.setting.precision] * reduced
 
-    def _costs(self, number: int) -> Costs:
-        setting, unit = self.setting, self.unit(number)
+    def _costs(self, unit: Unit) -> Costs:
+        setting = self.setting
         item, shards = ITEM_BYTES[setting.precision], setting.num_shards
         padded = whole_numbers(setting, unit)
         trained = sum(

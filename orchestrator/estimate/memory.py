@@ -41,7 +41,9 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     """The last micro-batch of a step, and the optimizer's part; they hold most."""
     blocks = range(len(outline.units))
     again = [recomputing(setting, block) != "none" for block in blocks]
-    layers = [layer_of(setting, outline, block) for block in blocks]
+    first = {recomputing(setting, block): block for block in blocks}
+    known = {kind: layer_of(setting, outline, block) for kind, block in first.items()}
+    layers = [known[recomputing(setting, block)] for block in blocks]
     head = head_of(setting, outline)
     engine.begin()
     for block in blocks:

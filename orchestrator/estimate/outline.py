@@ -42,6 +42,11 @@ class Unit:
     activation_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """The same for units of equal parameters, of which a comparison reckons one."""
+        return tuple((p.shape, p.trainable, p.item_bytes, p.split) for p in self.parameters)
+
+    @cached_property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
 
