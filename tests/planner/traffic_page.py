@@ -58,11 +58,7 @@ OPTIONS = {
     "full_shard, FSDP1": [RECOMPUTED],
 }
 CASES = [
-    *(
-        case
-        for case in cases_of(WIDTH, CONTEXT)
-        if case.precision == "fp32" or case.accumulation == 1
-    ),
+    *cases_of(WIDTH, CONTEXT),
     *(
         Case(strategy, width=WIDTH, context=CONTEXT, options=options)
         for strategy, several in OPTIONS.items()
