@@ -14,6 +14,7 @@ from orchestrator.estimate.advice import Advice, advise
 from orchestrator.estimate.gpt import gpt_outline
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.lines import changes, crosses_nodes, left_open, spec_with
+from orchestrator.estimate.reason import gb, gib, seconds
 from orchestrator.estimate.search import TIE_SHARE, Question
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.variants import batches, complexity, shapes
@@ -254,3 +255,13 @@ def test_offloading_needs_room_on_the_cpu_too() -> None:
     setting = best(advise(asked))
     assert setting.cpu_offload
     assert advise(dataclasses.replace(asked, host_bytes=20 * GB)).best is None
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(gib(3 * 2**20), "3 MiB"), (gib(1.5 * 2**30), "1.5 GiB"), (gib(1440 * 2**30), "1,440 GiB"),
+     (gb(8), "8 B"), (gb(723_000), "0.723 MB"), (gb(1.29e12), "1,290 GB"),
+     (seconds(0.0125), "12.5 ms"), (seconds(1.871), "1.87 s")],
+)  # fmt: skip
+def test_figures_in_words(words: str, text: str) -> None:
+    assert words == text
