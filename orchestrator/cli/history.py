@@ -29,7 +29,6 @@ MAX_RENDERED = 40
 MAX_ERRORS = 64
 ATTEMPT_FILES = (contract.OWNER_FILE, contract.END_FILE, contract.OUTCOME_FILE,
                  f"{contract.HANGS_DIR}/verdict.json")  # fmt: skip
-PLAN_FILE = "plan.json"
 _EXPORT = re.compile(r"(?m)^\s*export ([A-Za-z_]\w*)=(.*)$")
 
 
@@ -55,7 +54,7 @@ def read_run(handle: Handle, store: RunStore, profile: ClusterProfile, whole: Ru
         receipt=parsed(_end(store, contract.RECEIPT_FILE)),
         trainer=parsed(rendered.get("trainer.json", "")),
         spec=_spec(job, profile),
-        plan=parsed(_end(store, PLAN_FILE)) or parsed(_end(whole, PLAN_FILE)),
+        plan=parsed(_end(store, contract.PLAN_FILE)) or parsed(_end(whole, contract.PLAN_FILE)),
         versions=_versions(store),
         attempts=_attempts(store),
         intervals=tuple(intervals(ledger)),

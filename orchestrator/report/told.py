@@ -67,6 +67,7 @@ class Told:
     notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     num_notes: int = 0
     network: Entry | None = None
+    traffic: Entry | None = None
     num_lines: int = 0
 
     def feed(self, line: bytes | str) -> None:
@@ -90,6 +91,8 @@ class Told:
             self._checkpoint(entry, step or 0)
         elif event == "network":
             self.network = entry
+        elif event == "traffic":
+            self.traffic = entry
         if event in NOTED:
             self._note(entry)
 

@@ -85,6 +85,9 @@ def run_of(name: str = "demo", words: str = "x", **more: Any) -> Run:
         {"event": "changed", "step": 2, "attempt": 2,
          "changes": [{"key": words, "old": 1, "new": 2}]},
         {"event": "network", "step": 3, "attempt": 2, "agrees": False, "faults": [words]},
+        {"event": "traffic", "step": 3, "attempt": 2, "collectives": [
+            {"kind": "all_reduce", "group_size": 2, "ranks_per_node": 1, "calls": 3,
+             "payload_bytes": 5e6}, {"kind": words}, words]},
         {"event": "validation", "step": 4, "attempt": 2, "time": 15.0, "loss": 2.25},
         {"step": 8, "attempt": 2, "losses": [2, 1.5], "peak_memory_bytes": 2000},
         {"event": "sample", "step": 8, "attempt": 2, "text": words},
@@ -149,6 +152,7 @@ def test_a_page_tells_all_parts() -> None:
         "agrees with what is promised no",
         "changed since the checkpoint: x was 1 and is 2",
         "restart",
+        "all_reduce 2 1 3 5 MB",
         "2 steps were made again",
     ):
         assert part in text, part
