@@ -18,6 +18,7 @@ from orchestrator.spec.base import KeyPath, Part, Problem, Text, as_tuple, probl
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes_maps import ResourceCounts, VariableNames, VolumeNames
 from orchestrator.spec.kubernetes_types import AbsolutePath, DnsLabel, Mount, Words
+from orchestrator.spec.layers import fabric_beside
 from orchestrator.spec.resolve import problems_of
 from orchestrator.spec.suggest import did_you_mean
 
@@ -38,6 +39,10 @@ class Setting(Part):
     source: Text = Field(description="Who says so.")
     since: dict[str, str] = Field(
         default_factory=dict, description="Least release of a library that it holds for."
+    )
+    of_node: bool = Field(
+        default=False,
+        description="It names what only the node's network has: pods without that do not get it.",
     )
 
 
@@ -119,7 +124,13 @@ class Preset(Part):
     backends: Texts = Field(description="Communication backends that it is for.")
     reviewed: Text = Field(description="When it was last compared with its sources.")
     tried: bool = Field(description="Whether this project has run it on the real hardware.")
-    extends: str | None = Field(default=None, description="A preset whose content it takes over.")
+    extends: str | None = Field(
+        default=None,
+        description="A preset whose content it takes over; a path is relative to this file.",
+    )
+    link: Text | None = Field(
+        default=None, description="Link of data/links.yaml that a node has, for the planner."
+    )
     promises: Texts = Field(
         default=(), description="Transports of which the library must report one between nodes."
     )
@@ -158,14 +169,21 @@ def preset(name: str) -> Preset:
         UserError: there is none.
         FaultsError: its file is faulty.
     """
-    found = _read(name)
+    found, where = _read(name), name
     chain = [found]
     while found.extends is not None:
         if len(chain) == MAX_EXTENDS:
             raise UserError(f"fabric {name}: more than {MAX_EXTENDS} presets extend one another")
-        found = _read(found.extends)
+        where = fabric_beside(found.extends, where)
+        found = _read(where)
         chain.append(found)
     return _merged(chain)
+
+
+def without_node(preset: Preset) -> Preset:
+    """Return a preset as it is for pods that do not have the node's network."""
+    kept = {name: own for name, own in preset.variables.items() if not own.of_node}
+    return preset.model_copy(update={"variables": kept})
 
 
 def _read(name: str) -> Preset:

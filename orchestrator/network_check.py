@@ -14,6 +14,7 @@ from orchestrator.network_plan import (
     backend_of,
     is_for,
     network_plan,
+    node_variables,
     own_variables,
     preset_of,
 )
@@ -23,6 +24,7 @@ from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.fabrics import Preset
+    from orchestrator.network_plan import NetworkPlan
     from orchestrator.profiles import ClusterProfile
     from orchestrator.source import Document
     from orchestrator.spec import JobSpec, ResolvedJob
@@ -36,6 +38,11 @@ DEBUG_VARIABLES = (
     "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )  # fmt: skip
 REPORTS = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL tells its transports
+# In which phases a rank can wait for others in a collective, and for the first connections.
+HCCL_PHASES = {
+    "HCCL_EXEC_TIMEOUT": ("load", "first_step", "step", "evaluation", "checkpoint"),
+    "HCCL_CONNECT_TIMEOUT": ("load", "first_step"),
+}
 GROUP_MARGIN_S = 60  # the process group's timeout is this above the phase's; trainer/limits.py
 
 
@@ -51,7 +58,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     spec = job.spec
     names = list(_name_warnings(job, profile))
     try:
-        preset = preset_of(spec)
+        preset = preset_of(spec, profile.target)
     except FaultsError as error:  # they have their places in the preset's own file
         return Judged(error.faults, tuple(names))
     except UserError as error:
@@ -63,8 +70,8 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
     ]
     warnings = [
         *_unused_warnings(spec, preset),
-        *_preset_warnings(spec, preset),
-        *_own_warnings(spec, preset),
+        *_preset_warnings(spec, preset, profile),
+        *_own_warnings(spec, preset, profile),
         *_unused_key_warnings(spec, profile),
         *_user_warnings(spec, preset, profile),
     ]
@@ -144,17 +151,20 @@ def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     network = network_plan(spec, preset, None)
     if network.backend != "hccl":
         return
-    limits = {"EXEC": ("step", spec.limits.step_s), "CONNECT": ("load", spec.limits.load_s)}
-    for short, (phase, limit_s) in limits.items():
-        name = f"HCCL_{short}_TIMEOUT"
+    for name, phases in HCCL_PHASES.items():
         path, value = _effective(spec, preset, name)
-        if value.isdecimal() and int(value) >= limit_s + GROUP_MARGIN_S:
+        limits = {phase: getattr(spec.limits, f"{phase}_s") for phase in phases}
+        waits = {p: s + GROUP_MARGIN_S for p, s in limits.items() if s is not None}
+        short = [p for p, s in waits.items() if value.isdecimal() and int(value) >= s]
+        if short:
+            said = [f"timeouts.{p} ({format_duration(limits[p])})" for p in short]
             yield Problem(
                 path,
-                f"{name} is {value} s, and the process group gives up after timeouts.{phase} "
-                f"({format_duration(limit_s)}) and {GROUP_MARGIN_S} s",
-                f"make timeouts.{phase} longer, or write network.env: {{{name}: ...}} below that",
-                involves=(("timeouts", phase),),
+                f"{name} is {value} s, and the ranks give up after {' or '.join(said)} and "
+                f"{GROUP_MARGIN_S} s",
+                f"make timeouts.{' and timeouts.'.join(short)} longer, or write network.env: "
+                f'{{{name}: "..."}} with less than {min(waits.values())}',
+                involves=tuple(("timeouts", phase) for phase in short),
             )
 
 
@@ -182,23 +192,33 @@ def _unused_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
     )
 
 
-def _preset_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
-    """Variables of the user's that go against the fabric that is used."""
+def _preset_warnings(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
+    """Variables and keys of the user's that go against the fabric that is used."""
     if preset is None or not is_for(preset, backend_of(spec, preset)):
         return
     from orchestrator.fabrics import conflicts  # late: few jobs name a fabric
 
-    own = own_variables(network_plan(spec, preset, spec.network.interface))
-    for found in conflicts(preset, {name: value for name, (_, value) in own.items()}):
-        yield Problem(("network", own[found.name][0]), found.message, found.fix)
     given = {name: (path, value) for path, name, value in given_variables(spec)}
+    own = own_variables(_network(spec, preset, profile))
+    held = {name: value for name, (_, value) in own.items() if name not in given}
+    for found in conflicts(preset, held):
+        yield Problem(("network", own[found.name][0]), found.message, found.fix)
     for found in conflicts(preset, {name: value for name, (_, value) in given.items()}):
         yield Problem(given[found.name][0], found.message, found.fix)
 
 
-def _own_warnings(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
+def _network(spec: JobSpec, preset: Preset | None, profile: ClusterProfile) -> NetworkPlan:
+    """The plan as far as keys of the user's make it."""
+    return network_plan(spec, preset, spec.network.interface, is_local=profile.target == "local")
+
+
+def _own_warnings(
+    spec: JobSpec, preset: Preset | None, profile: ClusterProfile
+) -> Iterator[Problem]:
     """Variables of the user's in the place of what a key of `network` sets."""
-    own = own_variables(network_plan(spec, preset, spec.network.interface))
+    own = node_variables(_network(spec, preset, profile))
     watched = preset is not None and preset.promises and spec.network.watch != "off"
     names = {name for _, name, _ in given_variables(spec)}
     for path, name, value in given_variables(spec):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.fabric_pods import with_fabric
+from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
+
 if TYPE_CHECKING:
     from orchestrator.fabrics import Pods, Preset
     from orchestrator.spec import JobSpec
@@ -28,8 +31,9 @@ FAMILIES = {"ipv4": "AF_INET", "ipv6": "AF_INET6"}
 class NetworkPlan:
     """How the ranks talk to one another, with nothing left to decide.
 
-    The backend is not compared: elements of a sweep, which differ in keys of the trainer alone,
-    may have another with parallelism.cpu_offload, and the same libraries.
+    The backend is not compared, nor what goes to the trainer alone: elements of a sweep, which
+    differ in keys of the trainer, may have another with parallelism.cpu_offload, and the same
+    libraries.
 
     Args:
         device: `cpu`, `cuda`, `xpu`, `npu` or `mlu`.
@@ -40,6 +44,8 @@ class NetworkPlan:
         library_path: folders in front of LD_LIBRARY_PATH.
         pods: what the fabric needs of pods on Kubernetes.
         interface: the interface between the ranks; None where each node finds it.
+        expected: interfaces by exact names, with commas, that the library has been told to use;
+            None where each node finds it, or a variable of the user's gives no exact names.
         watch: what a report that breaks the promise does: off, warn, stop.
         debug: off, warn, trace.
         address_family: auto, ipv4, ipv6.
@@ -55,6 +61,7 @@ class NetworkPlan:
     library_path: tuple[str, ...]
     pods: Pods | None
     interface: str | None
+    expected: str | None = field(compare=False)
     watch: str
     debug: str
     address_family: str
@@ -69,7 +76,7 @@ class NetworkPlan:
             "promises": list(self.promises),
             "watch": self.watch,
             "debug": self.debug,
-            "interface": self.interface,
+            "interface": self.expected,
         }
 
 
@@ -94,6 +101,7 @@ def network_plan(
         library_path=used.library_path if used else (),
         pods=used.kubernetes if used else None,
         interface=interface,
+        expected=_expected(spec, backend, interface),
         watch=spec.network.watch,
         debug=spec.network.debug,
         address_family="auto" if is_local else spec.network.address_family,
@@ -102,8 +110,11 @@ def network_plan(
     )
 
 
-def preset_of(spec: JobSpec) -> Preset | None:
-    """Return the preset that network.fabric names; None without one.
+def preset_of(spec: JobSpec, target: str) -> Preset | None:
+    """Return the preset that network.fabric names, as it is for the job; None without one.
+
+    Args:
+        target: what starts the job. Pods without the node's network do not get what names it.
 
     Raises:
         UserError: there is no such preset.
@@ -111,9 +122,13 @@ def preset_of(spec: JobSpec) -> Preset | None:
     """
     if spec.network.fabric is None:
         return None
-    from orchestrator.fabrics import preset  # late: few jobs name one
+    from orchestrator.fabrics import preset, without_node  # late: few jobs name one
 
-    return preset(spec.network.fabric)
+    found = preset(spec.network.fabric)
+    is_pod = target in KUBERNETES_TARGETS
+    if is_pod and not with_fabric(spec.kubernetes, found.kubernetes).host_network:
+        return without_node(found)
+    return found
 
 
 def backend_of(spec: JobSpec, preset: Preset | None) -> str:
@@ -157,11 +172,35 @@ def variables(spec: JobSpec, network: NetworkPlan, preset: Preset | None) -> dic
 
 
 def own_variables(network: NetworkPlan) -> dict[str, tuple[str, str]]:
-    """Return key of `network` and value of each variable that the launcher sets by one."""
+    """Return key of `network` and value of each variable that the launcher sets by one, the same on
+    all nodes."""
     own = {}
-    for library, (variable, mark) in INTERFACE_VARIABLES.items():
-        if network.interface is not None and library in network.backend:
-            own[variable] = ("interface", mark + network.interface)
+    variable, mark = _interface_variable(network.backend)
+    if network.interface is not None and variable:
+        own[variable] = ("interface", mark + network.interface)
     if network.address_family in FAMILIES and "nccl" in network.backend:
         own["NCCL_SOCKET_FAMILY"] = ("address_family", FAMILIES[network.address_family])
     return own
+
+
+def node_variables(network: NetworkPlan) -> dict[str, tuple[str, str]]:
+    """Return the same with what each node sets by such a key: gloo is there beside any library
+    (network_variables in trainer/node.py)."""
+    own = own_variables(network)
+    if network.interface is not None:
+        own["GLOO_SOCKET_IFNAME"] = ("interface", network.interface)
+    return own
+
+
+def _interface_variable(backend: str) -> tuple[str, str]:
+    """Return the variable that names a library's interfaces, "" for none, and the mark of exact
+    names. Of cpu:gloo,cuda:nccl it is that of nccl."""
+    return INTERFACE_VARIABLES.get("nccl" if "nccl" in backend else backend, ("", ""))
+
+
+def _expected(spec: JobSpec, backend: str, interface: str | None) -> str | None:
+    variable, mark = _interface_variable(backend)
+    own = {**spec.network.env, **spec.env}.get(variable)
+    if own is None:
+        return interface
+    return own.removeprefix(mark) if own.startswith(mark) else None

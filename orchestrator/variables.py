@@ -6,6 +6,7 @@ took a name's place. A library's list may not be whole; an unknown name is then 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,12 @@ from orchestrator.source import parse_document, read_bytes
 from orchestrator.spec.suggest import did_you_mean
 
 FILE = Path(__file__).parent / "data" / "variables.yaml"
+# Names that are set in the hope that a library has the process group's timeout, which is an
+# argument of torch.distributed.init_process_group and no variable.
+GROUP_TIMEOUT = re.compile(
+    r"(TORCH_)?(NCCL|RCCL|GLOO|CCL|HCCL)_(TIMEOUT|(COMM|OP|PG|GROUP|PROCESS_GROUP|COLLECTIVE|"
+    r"WATCHDOG|BLOCKING_WAIT|ABORT|DEFAULT)_TIMEOUT)(_[A-Z]+)?"
+)
 
 
 class Variable(NamedTuple):
@@ -90,6 +97,12 @@ def remark(name: str) -> Remark | None:
         return _remark_on(variable)
     if not is_communication(name):
         return None
+    if GROUP_TIMEOUT.fullmatch(name):
+        message = (
+            f"{name} is no variable of any library: how long the ranks wait for one another is"
+        )
+        message += " the process group's timeout, which the launcher sets"
+        return Remark(message, "write timeouts.step")
     close = did_you_mean(name, [v for lib in _of(name) for v in lib.variables])
     lists = " and ".join(f"{lib.name} ({lib.versions})" for lib in _of(name))
     if close:

@@ -103,11 +103,15 @@ class NonfiniteConfig:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Steps between metric lines, and whether TensorBoard files and sample numbers are written."""
+    """Steps between metric lines, and whether TensorBoard files and sample numbers are written.
+
+    traffic: whether the collectives of some steps are counted.
+    """
 
     every: int
     tensorboard: bool
     samples: bool
+    traffic: bool
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,11 @@ class TrainerConfig:
     compile: bool
     parallelism: ParallelismConfig
     checkpoint: CheckpointConfig
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether tensors on the GPU go through NCCL, also where others go through gloo."""
+        return "nccl" in self.backend
 
 
 def read_config(path: Path) -> TrainerConfig:

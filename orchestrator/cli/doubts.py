@@ -21,12 +21,14 @@ def say_doubts(job: ResolvedJob, profile: ClusterProfile) -> tuple[Fault, ...]:
     # Late: `--help` needs none of it.
     from orchestrator.network_check import check_network
     from orchestrator.spec.kubernetes_target import target_notes
+    from orchestrator.spec.nesting import nesting_doubts
 
     for note in target_notes(job.spec, profile):
         click.echo(printable(f"note: {note}"), err=True)
     found = check_network(job, profile)
-    for warning in found.warnings:
+    warnings = (*found.warnings, *map(job.fault, nesting_doubts(job.spec)))
+    for warning in warnings:
         click.echo(warning.as_warning(), err=True)
     if found.faults:
         raise FaultsError(found.faults)
-    return found.warnings
+    return warnings

@@ -66,6 +66,8 @@ def _described(found: Preset) -> list[str]:
     for name, setting in found.variables.items():
         lines += [f"  {name}={setting.value}", f"      {setting.why}{_since(setting)}"]
         lines.append(f"      source: {setting.source}")
+        if setting.of_node:
+            lines.append("      not in pods without the node's network (kubernetes.host_network)")
     if found.script is not None:
         lines += [f"  source {found.script.path}", f"      {found.script.why}"]
     lines += [f"  {path} in front of LD_LIBRARY_PATH" for path in found.library_path]

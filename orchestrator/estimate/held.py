@@ -7,7 +7,7 @@ Zhao et al., "PyTorch FSDP" (2023), section 3.2 (flat parameters).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from orchestrator.estimate.outline import Outline, Parameter, Unit
@@ -52,8 +52,15 @@ def held(setting: Setting, outline: Outline, rank: int = 0) -> Held:
     Rank 0 holds as much as any, but for FSDP1's optimizer state: there, gaps between parameters
     fall on other ranks too, some bytes for each parameter.
     """
-    found = [_of_unit(setting, unit, rank) for unit in (*outline.units, outline.root)]
+    units = (*outline.units, outline.root)
+    known = {kind: _of_unit(setting, unit, rank) for kind, unit in kinds(units).items()}
+    found = [known[unit.kind] for unit in units]
     return Held(*(sum(values) for values in zip(*found, strict=True)))
+
+
+def kinds(units: Iterable[Unit]) -> dict[object, Unit]:
+    """Return one unit of each kind."""
+    return {unit.kind: unit for unit in units}
 
 
 def split(parameter: Parameter, tensor: int) -> tuple[int, ...]:

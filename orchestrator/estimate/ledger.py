@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 
@@ -12,19 +11,24 @@ class Ledger:
     """
 
     def __init__(self, start: Mapping[str, int]) -> None:
-        self.now = Counter(start)
+        self.now = dict(start)
+        self.total = sum(start.values())
         self.moment = "forward"
         self._largest: dict[str, tuple[int, dict[str, int]]] = {}
         self._note()
 
     def hold(self, **lines: int) -> None:
         """Add bytes, all at the same time."""
-        self.now.update(lines)
+        for line, size in lines.items():
+            self.now[line] = self.now.get(line, 0) + size
+            self.total += size
         self._note()
 
     def drop(self, **lines: int) -> None:
         """Take bytes away."""
-        self.now.subtract(lines)
+        for line, size in lines.items():
+            self.now[line] = self.now.get(line, 0) - size
+            self.total -= size
 
     def pass_by(self, **lines: int) -> None:
         """Hold bytes, and drop them again."""
@@ -48,6 +52,5 @@ class Ledger:
         return moment, self._largest[moment][1]
 
     def _note(self) -> None:
-        total = sum(self.now.values())
-        if total > self._largest.get(self.moment, (-1, {}))[0]:
-            self._largest[self.moment] = total, dict(self.now)
+        if self.total > self._largest.get(self.moment, (-1, {}))[0]:
+            self._largest[self.moment] = self.total, dict(self.now)

@@ -49,7 +49,7 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     """The last micro-batch of a step, and the optimizer's part; they hold most."""
     blocks = range(len(outline.units))
     again = [recomputing(setting, block) != "none" for block in blocks]
-    layers = [layer_of(setting, outline, block) for block in blocks]
+    layers = _layers(setting, outline)
     head = head_of(setting, outline)
     engine.begin()
     for block in blocks:
@@ -66,6 +66,18 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     ledger.enter("optimizer")
 
 
+def _layers(setting: Setting, outline: Outline) -> list[Layer]:
+    """The figures of each block; those of equal ones are reckoned once."""
+    known: dict[object, Layer] = {}
+    found = []
+    for block, unit in enumerate(outline.units):
+        key = (recomputing(setting, block), *unit.activation_bytes.items())
+        if key not in known:
+            known[key] = layer_of(setting, outline, block)
+        found.append(known[key])
+    return found
+
+
 def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None:
     """From the last block's output to its gradient; cross entropy has three tensors of logits."""
     ledger.hold(activations=head.kept)
@@ -73,6 +85,7 @@ def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None
     ledger.drop(logits=head.logits + head.floats)
     engine.loss_known(again)
     ledger.enter("backward")
+    ledger.pass_by(working=head.working)
     engine.backward(-1, False)
     ledger.hold(logits=2 * head.losses)
     ledger.drop(logits=2 * head.losses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Parameter:
     item_bytes: int = 4
     split: int | None = None
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -40,7 +41,12 @@ class Unit:
     parameters: tuple[Parameter, ...]
     activation_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """The same for units of equal parameters, of which a comparison reckons one."""
+        return tuple((p.shape, p.trainable, p.item_bytes, p.split) for p in self.parameters)
+
+    @cached_property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
 
@@ -53,6 +59,8 @@ class Outline:
         units: those sharded one by one, in the order of the forward pass.
         root: all that is in none of them.
         layers, heads, width, vocab_size: of the bundled GPT; 0 where they are not known.
+        working_bytes: by "FORMAT/CHECKPOINTING", what there is beside activations at the peak of a
+            pass of one sequence; empty where the formula holds.
         flops_per_token: of training, forward and backward; None where it is not known.
         buffer_bytes: of all buffers.
         left_out: what the figures of this model do not hold, in words.
@@ -67,6 +75,7 @@ class Outline:
     dropout: float
     flops_per_token: float | None
     buffer_bytes: int = 0
+    working_bytes: Mapping[str, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
     @property
@@ -74,6 +83,11 @@ class Outline:
         for unit in (*self.units, self.root):
             yield from unit.parameters
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
+
+
+def is_trained(unit: Unit) -> bool:
+    """Return whether any parameter of a unit gets a gradient."""
+    return any(parameter.trainable for parameter in unit.parameters)

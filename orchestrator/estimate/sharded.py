@@ -30,7 +30,10 @@ class Sharded(Engine):
 
     def begin(self) -> None:
         setting = self.setting
-        self.costs = {n: self._costs(n) for n in range(-1, len(self.outline.units))}
+        kinds = {n: self.unit(n).kind for n in range(-1, len(self.outline.units))}
+        one_of = {kind: n for n, kind in kinds.items()}
+        known = {kind: self._costs(n) for kind, n in one_of.items()}
+        self.costs = {n: known[kind] for n, kind in kinds.items()}
         self.item = ITEM_BYTES[setting.precision]
         self.buffered = self.reducing = 0
         self.ahead: list[int] = []

@@ -125,9 +125,9 @@ class Network(Part):
     fabric: Text | None = Field(
         default=None,
         description="Preset of the network between nodes (orchestrate fabric list), or the path of "
-        "a site's own with a / in it; usually the cluster profile's. Its variables are weaker "
-        "than network.env and env. Slurm: exported inside the script; Kubernetes: env of the "
-        "container, and what the pods need for it.",
+        "a site's own with a / in it, relative to the file that names it; usually the cluster "
+        "profile's. Its variables are weaker than network.env and env. Slurm: exported inside the "
+        "script; Kubernetes: env of the container, and what the pods need for it.",
     )
     watch: Literal["off", "warn", "stop"] = Field(
         default="warn",

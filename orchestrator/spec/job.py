@@ -122,7 +122,7 @@ class JobSpec(Part):
     @property
     def limits(self) -> PhaseLimits:
         """Seconds that each phase may take."""
-        return phase_limits(self.timeouts, self.resources.max_nodes)
+        return phase_limits(self.timeouts, self.resources.max_nodes, self.resources.time_limit)
 
     @model_validator(mode="after")
     def _consistent(self) -> "JobSpec":

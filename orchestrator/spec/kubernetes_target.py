@@ -169,7 +169,7 @@ def target_notes(spec: JobSpec, profile: ProfileLike) -> Iterator[str]:
             f"kubernetes.runs is the folder {kubernetes.runs.host_path} of each node: it must be "
             "the same shared file system on all of them"
         )
-    limit, shutdown = spec.resources.time_limit, spec.timeouts.shutdown
+    limit, shutdown = spec.resources.time_limit, spec.limits.shutdown_s
     if limit is not None and limit < 2 * (shutdown + LEAVE_S):
         yield (
             f"resources.time_limit ({format_duration(limit)}) leaves little beside "

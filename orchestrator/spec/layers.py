@@ -16,6 +16,7 @@ from orchestrator.errors import Fault, Position
 from orchestrator.source import Document, parse_value
 from orchestrator.source.document import split_lines
 from orchestrator.spec.base import KeyPath, Problem
+from orchestrator.spec.timeouts import UNWRITTEN
 
 SET = "--set"
 FABRIC: KeyPath = ("network", "fabric")
@@ -84,7 +85,7 @@ class Layer(NamedTuple):
 def job_layers(document: Document) -> tuple[Layer, dict[str, Layer], list[Fault]]:
     """Return the job file's own layer, those of its clusters by name, and faults of their form."""
     data = {name: value for name, value in document.data.items() if name != "clusters"}
-    job = Layer("job", document, (), without_empty_sections(data))
+    job = Layer("job", document, (), _own_data(data, document))
     clusters = document.data.get("clusters")
     if clusters is None:
         return job, {}, []
@@ -96,9 +97,7 @@ def job_layers(document: Document) -> tuple[Layer, dict[str, Layer], list[Fault]
         if part is not None and not isinstance(part, dict):
             faults.append(_no_map(document, path))
         else:
-            layers[name] = Layer(
-                "cluster", document, path, without_empty_sections(part or {}), name
-            )
+            layers[name] = Layer("cluster", document, path, _own_data(part or {}, document), name)
     return job, layers, faults
 
 
@@ -118,21 +117,34 @@ def profile_layers(profile: ProfileLike) -> list[Layer]:
     document = profile.document
     if profile.fabric is not None:
         facts["network"] = {"fabric": _beside(profile.fabric, document)}
+    defaults = _own_data(profile.defaults, document)
     prefix: KeyPath = ("clusters", profile.name)
     if document is None:  # made in code, not read from a file
         document, prefix = Document(f"profile {profile.name}", "", {}, {}), ()
-    defaults = without_empty_sections(profile.defaults)
     return [
         Layer("profile", document, (*prefix, "defaults") if prefix else (), defaults, profile.name),
         Layer("profile", document, prefix, facts, profile.name, {FABRIC: ("fabric",)}),
     ]
 
 
+def _own_data(data: Mapping[str, Any], document: Document | None) -> dict[str, Any]:
+    """Return the data of a file without empty sections, with its fabric beside the file."""
+    own = without_empty_sections(data)
+    network = own.get("network")
+    if isinstance(network, dict) and isinstance(network.get("fabric"), str):
+        network["fabric"] = _beside(network["fabric"], document)
+    return own
+
+
 def _beside(fabric: str, document: Document | None) -> str:
-    """Return a fabric's name as it is, and a path relative to the profile's file."""
-    if "/" not in fabric or document is None:
+    return fabric if document is None else fabric_beside(fabric, document.file)
+
+
+def fabric_beside(fabric: str, file: str) -> str:
+    """Return a fabric's name as it is, and a path as one relative to the file that gives it."""
+    if "/" not in fabric:
         return fabric
-    return os.path.join(os.path.dirname(document.file), fabric)  # which keeps a ./ in front
+    return os.path.join(os.path.dirname(file), fabric)  # which keeps a ./ in front
 
 
 def without_empty_sections(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -226,6 +238,12 @@ class Merged:
             if path[:end] in self.owners:
                 return self.owners[path[:end]]
         return None
+
+    @property
+    def context(self) -> dict[str, set[str]]:
+        """What the job's validation is told: which limits nobody but the profile gives."""
+        found = (path for path, layer in self.owners.items() if layer.kind == "profile")
+        return {UNWRITTEN: {str(path[1]) for path in found if path[0] == "timeouts" and path[1:]}}
 
 
 def merge(layers: Iterable[Layer]) -> Merged:

@@ -27,7 +27,7 @@ def nesting_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _stop_problems(spec: JobSpec) -> Iterator[Problem]:
     """A stop begins so long before the time limit that it can end before it."""
-    limit_s, shutdown_s = spec.resources.time_limit, spec.timeouts.shutdown
+    limit_s, shutdown_s = spec.resources.time_limit, spec.limits.shutdown_s
     if limit_s is not None and limit_s <= shutdown_s + LEAVE_S:
         longer = format_duration(shutdown_s + LEAVE_S)
         shorter = limit_s // 2 - LEAVE_S
@@ -46,7 +46,7 @@ def _stop_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _grace_problems(spec: JobSpec) -> Iterator[Problem]:
     """Who preempts a job kills it after a time of the site's."""
-    shutdown_s = spec.timeouts.shutdown
+    shutdown_s = spec.limits.shutdown_s
     for site, grace_s in (("slurm", spec.slurm.grace), ("kubernetes", spec.kubernetes.grace)):
         if grace_s is not None and shutdown_s > grace_s:
             yield Problem(
@@ -60,7 +60,7 @@ def _grace_problems(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _phase_problems(spec: JobSpec) -> Iterator[Problem]:
-    """A limit that was written can be reached. For the default ones the time limit comes first."""
+    """A limit that the job writes can be reached. For the others the time limit comes first."""
     limit_s = spec.resources.time_limit
     if limit_s is None:
         return
@@ -80,12 +80,32 @@ def _phase_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _step_problems(spec: JobSpec) -> Iterator[Problem]:
     """The first step of an attempt is a step, and more."""
-    first_s, step_s = spec.timeouts.first_step, spec.timeouts.step
-    if first_s is not None and first_s < step_s:
+    first_s, step_s = spec.limits.first_step_s, spec.limits.step_s
+    if first_s < step_s:
         yield Problem(
             ("timeouts", "first_step"),
             f"{format_duration(first_s)}, and a later step may take timeouts.step "
             f"({format_duration(step_s)}): the first one also compiles and connects",
             f"write timeouts.step: {format_duration(first_s)} or less, or remove first_step",
             involves=(("timeouts", "step"),),
+        )
+
+
+def nesting_doubts(spec: JobSpec) -> Iterator[Problem]:
+    """Yield which limits, that the job does not write, have given way to those that it does."""
+    limits, usual = spec.limits, spec.timeouts
+    if limits.shutdown_s < usual.shutdown:
+        yield Problem(
+            TIME_LIMIT,
+            f"{format_duration(spec.resources.time_limit or 0)} is too short for timeouts.shutdown "
+            f"({format_duration(usual.shutdown)}), which is {format_duration(limits.shutdown_s)} "
+            "here: the stop begins at half of the time",
+            "see that a checkpoint takes less, or write a longer time_limit",
+        )
+    if limits.step_s < usual.step:
+        yield Problem(
+            ("timeouts", "first_step"),
+            f"{format_duration(limits.first_step_s)} is below timeouts.step "
+            f"({format_duration(usual.step)}), which is {format_duration(limits.step_s)} here",
+            f"write timeouts.step: {format_duration(limits.step_s)} if that is meant",
         )

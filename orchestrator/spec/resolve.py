@@ -64,6 +64,7 @@ class ResolvedJob(NamedTuple):
             the document has not been expanded; `render` refuses these. Values that `--set` or
             another layer replaces do not count.
         elements: those of the job's sweep, in their order; none without a sweep.
+        chosen: what `parallelism.strategy: auto` has become and why, a line each.
     """
 
     spec: JobSpec
@@ -72,6 +73,12 @@ class ResolvedJob(NamedTuple):
     merged: Merged
     variables: tuple[Fault, ...] = ()
     elements: tuple[Element, ...] = ()
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """The job, and each element of its sweep."""
+        return [self.spec, *(element.spec for element in self.elements)]
 
     def fault(self, problem: Problem) -> Fault:
         """Return a problem of the whole at the place that gave the value, else in the job file."""
@@ -162,9 +169,9 @@ def problems_of(error: ErrorDetails) -> list[Problem]:
     return words.problems_of(error)
 
 
-def _errors(data: Mapping[str, Any]) -> list[ErrorDetails]:
+def _errors(data: Mapping[str, Any], context: dict[str, Any] | None = None) -> list[ErrorDetails]:
     try:
-        JobSpec.model_validate(data)
+        JobSpec.model_validate(data, context=context)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []
@@ -202,11 +209,12 @@ def judge(merged: Merged, bad: set[KeyPath]) -> tuple[JobSpec | None, list[Probl
         bad: paths at which a layer is faulty; what rests on them is not judged.
     """
     data = copy.deepcopy(merged.data)
-    problems: list[Problem] = []
+    own, problems = merged.context, list[Problem]()
     for _ in range(_MAX_ROUNDS):
-        errors = _errors(data)
+        errors = _errors(data, own)
         if not errors:
-            return (None if problems or bad else JobSpec.model_validate(data)), problems
+            spec = None if problems or bad else JobSpec.model_validate(data, context=own)
+            return spec, problems
         if _is_consistency(errors[0]):
             found = problems_of(errors[0])
             return None, problems + [p for p in found if not _rests_on(p, bad)]
@@ -266,7 +274,6 @@ def _touched(path: KeyPath, bad: set[KeyPath]) -> bool:
 
 
 def _fault(merged: Merged, job: Layer, problem: Problem) -> Fault:
-    """Return a problem of the whole at the place that gave the value, else in the job file."""
     return (merged.owner(problem.path) or job).fault(problem)
 
 

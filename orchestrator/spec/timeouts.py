@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
 from orchestrator.spec.base import Duration, Part, duration
 
@@ -10,6 +10,8 @@ MINUTE_S = 60
 # From the end of timeouts.shutdown, when node.py kills what has not stopped, to the time limit: for
 # the end to be told. trainer/node.py has the same; on Slurm it is in the lead of --signal.
 LEAVE_S = 30
+MIN_SHUTDOWN_S = 30  # what is shorter is no time for a checkpoint, and somebody's decision
+UNWRITTEN = "unwritten"  # key of a validation's context: limits that only a profile's defaults give
 HANG_REPORT_S = 30  # from a hang until all ranks have said where they are; HANG_GRACE_S of node.py
 
 
@@ -58,8 +60,16 @@ class Timeouts(Part):
     shutdown: Duration = duration(
         "5m",
         "From the request to stop until what still runs is killed; long enough for a checkpoint. "
+        "Not written, it is less in an attempt that is too short for it: half of that less 30 s. "
         "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds is a minute more.",
     )
+
+    @model_validator(mode="after")
+    def _only_what_the_job_writes(self, info: ValidationInfo) -> "Timeouts":
+        """A limit of a profile's defaults is a default: it counts as given by nobody."""
+        if info.context is not None:
+            self.model_fields_set.difference_update(info.context[UNWRITTEN])
+        return self
 
 
 class PhaseLimits(NamedTuple):
@@ -76,18 +86,45 @@ class PhaseLimits(NamedTuple):
     shutdown_s: int
 
 
-def phase_limits(timeouts: Timeouts, num_nodes: int) -> PhaseLimits:
+def phase_limits(timeouts: Timeouts, num_nodes: int, time_limit_s: int | None) -> PhaseLimits:
     """Return the limits of a job on up to `num_nodes` nodes: file systems and name servers answer
-    the later, the more nodes ask at once."""
+    the later, the more nodes ask at once. What the job does not write gives way to what it does.
+
+    Args:
+        time_limit_s: of an attempt; None where it is the site's.
+    """
     by_size_s = 10 * MINUTE_S + num_nodes
+    step_s = _step_s(timeouts)
     return PhaseLimits(
         queue_s=timeouts.queue,
         start_s=timeouts.start or by_size_s,
         rendezvous_s=timeouts.rendezvous or by_size_s,
         load_s=timeouts.load or 30 * MINUTE_S + num_nodes,
-        first_step_s=timeouts.first_step or max(30 * MINUTE_S, timeouts.step),
-        step_s=timeouts.step,
+        first_step_s=_first_step_s(timeouts, step_s),
+        step_s=step_s,
         evaluation_s=timeouts.evaluation,
         checkpoint_s=timeouts.checkpoint,
-        shutdown_s=timeouts.shutdown,
+        shutdown_s=_shutdown_s(timeouts, time_limit_s),
     )
+
+
+def _step_s(timeouts: Timeouts) -> int:
+    if timeouts.given("step") or not timeouts.given("first_step"):
+        return timeouts.step
+    assert timeouts.first_step is not None
+    return min(timeouts.step, timeouts.first_step)
+
+
+def _first_step_s(timeouts: Timeouts, step_s: int) -> int:
+    first_s = timeouts.first_step or 30 * MINUTE_S
+    return first_s if timeouts.given("first_step") else max(first_s, step_s)
+
+
+def _shutdown_s(timeouts: Timeouts, time_limit_s: int | None) -> int:
+    """Seconds of a stop; in an attempt that is too short for them, so many that the stop begins at
+    half of it, where that is enough for a checkpoint."""
+    usual_s = timeouts.shutdown
+    if time_limit_s is None or time_limit_s > usual_s + LEAVE_S or timeouts.given("shutdown"):
+        return usual_s
+    shorter_s = time_limit_s // 2 - LEAVE_S
+    return shorter_s if shorter_s >= MIN_SHUTDOWN_S else usual_s

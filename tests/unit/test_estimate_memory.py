@@ -155,23 +155,6 @@ def test_accumulation_without_sums_holds_whole_gradients(precision: str) -> None
     assert each.total < last.total
 
 
-def test_a_model_of_the_users_has_what_was_measured_of_its_units() -> None:
-    parameters = (Parameter("weight", (100,)),)
-    units = tuple(
-        Unit(name, parameters, {"fp32/none": 500, "fp32/full": 100}) for name in ("a", "b")
-    )
-    outline = Outline(
-        units, Unit("", (), {"fp32/none": 60, "fp32/full": 60}), 0, 0, 0, 0, 0.0, None
-    )
-    setting = a_setting(micro=3)
-    kept = memory(setting, outline)
-    state = kept.parameters + kept.gradients + kept.optimizer
-    assert kept.moments["forward"] - state == 3 * (500 + 500 + 60)
-    full = memory(replace(setting, checkpointing="full"), outline)
-    assert full.moments["forward"] - state == 3 * (100 + 100 + 60)
-    assert full.moments["backward"] - state == 3 * (100 + 100 + 400) + 400  # the largest gradient
-
-
 SETTINGS = st.builds(
     a_setting,
     strategy=st.sampled_from(["ddp", "full_shard", "shard_grad_op", "no_shard"]),

@@ -207,4 +207,5 @@ def test_the_example_is_for_two_networks(root: Path) -> None:
         plans[name] = make_plan(job.spec, cluster)
     assert dict(plans["big"].env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1,mlx5_4,mlx5_5"
     assert plans["cloud"].network.fabric == "efa"
+    assert "NCCL_SOCKET_IFNAME" not in dict(plans["cloud"].env)
     assert plans["cloud"].kubernetes.rdma

@@ -104,6 +104,15 @@ def test_the_users_value_holds_and_is_told() -> None:
         ("HCCL_CONECT_TIMEOUT", "not among the names of", "did you mean HCCL_CONNECT_TIMEOUT?"),
         ("CCL_ATL_TRANSPRT", "not among the names of", "did you mean CCL_ATL_TRANSPORT?"),
         ("GLOO_SOCKET_IFNAMES", "not among the names of", "did you mean GLOO_SOCKET_IFNAME?"),
+        ("NCCL_HEARTBEAT_TIMEOUT_SEC", "not among", "mean TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC?"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT", "not among", "mean TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC?"),
+        ("NCCL_IB_TIMEOUTS", "not among", "did you mean NCCL_IB_TIMEOUT?"),
+        ("NCCL_TIMEOUT", "no variable of any library", "write timeouts.step"),
+        ("NCCL_TIMEOUT_MS", "the process group's timeout", "write timeouts.step"),
+        ("TORCH_NCCL_TIMEOUT", "the process group's timeout", "write timeouts.step"),
+        ("TORCH_NCCL_BLOCKING_WAIT_TIMEOUT", "process group's timeout", "write timeouts.step"),
+        ("GLOO_TIMEOUT_SECONDS", "the process group's timeout", "write timeouts.step"),
+        ("HCCL_TIMEOUT", "the process group's timeout", "write timeouts.step"),
         ("UCX_ZZZZZZZZ", "a list that is not whole", "check its spelling"),
     ],
 )
@@ -112,6 +121,14 @@ def test_names_that_are_not_right_are_found(name: str, message: str, fix: str) -
     assert said is not None
     assert message in said.message
     assert fix in said.fix
+
+
+def test_timeouts_that_libraries_have_are_left_to_them() -> None:
+    known = [v for lib in libraries().values() for v in lib.variables if "TIMEOUT" in v]
+    assert {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "NCCL_IB_TIMEOUT", "HCCL_EXEC_TIMEOUT"} <= set(
+        known
+    )
+    assert [name for name in known if remark(name)] == []
 
 
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "GLOO_SOCKET_IFNAME", "PATH", "MY_NCCL_THING"])
@@ -193,3 +210,10 @@ def test_the_command_line() -> None:
 
 def test_every_row_of_the_folder_is_a_preset() -> None:
     assert {path.suffix for path in FOLDER.iterdir()} == {".yaml"}
+
+
+def test_what_pods_do_not_get_is_shown() -> None:
+    lines = CliRunner().invoke(orchestrate, ["fabric", "show", "efa"]).output.splitlines()
+    at = lines.index("  NCCL_SOCKET_IFNAME=en")
+    assert "      not in pods without the node's network (kubernetes.host_network)" in lines[at:]
+    assert not [line for line in lines[:at] if "not in pods" in line]

@@ -12,7 +12,8 @@ from orchestrator.errors import Fault, FaultsError
 from orchestrator.plan import make_plan
 from orchestrator.profiles import ClusterProfile
 from orchestrator.source import Document
-from orchestrator.spec import JobSpec, resolve_job
+from orchestrator.spec import JobSpec, ResolvedJob, resolve_job
+from orchestrator.spec.nesting import nesting_doubts
 from orchestrator.spec.timeouts import HANG_REPORT_S, LEAVE_S
 from orchestrator.units import format_duration
 from trainer import node
@@ -25,11 +26,17 @@ PHASES = ("start", "rendezvous", "load", "first_step", "step", "evaluation", "ch
 GPUS = {"nodes": 2, "gpus_per_node": 2}
 
 
-def job(cluster: dict[str, Any] | None = None, **keys: Any) -> JobSpec:
-    """The job with keys of its own and those of its cluster."""
-    profile = ClusterProfile(name="dev", target="slurm")
+def resolved(
+    cluster: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None, **keys: Any
+) -> ResolvedJob:
+    """The job with keys of its own, those of its cluster and those of the profile's defaults."""
+    profile = ClusterProfile(name="dev", target="slurm", defaults=defaults or {})
     data = {**JOB, **keys, "clusters": {"dev": cluster or {}}}
-    return resolve_job(Document("f", "", data, {}), profile).spec
+    return resolve_job(Document("f", "", data, {}), profile)
+
+
+def job(cluster: dict[str, Any] | None = None, **keys: Any) -> JobSpec:
+    return resolved(cluster, **keys).spec
 
 
 def faults(cluster: dict[str, Any] | None = None, **keys: Any) -> tuple[Fault, ...]:
@@ -45,7 +52,7 @@ def faults(cluster: dict[str, Any] | None = None, **keys: Any) -> tuple[Fault, .
     [
         (
             "5m",
-            {},
+            {"shutdown": "5m"},
             {},
             "resources.time_limit",
             (
@@ -99,8 +106,19 @@ def faults(cluster: dict[str, Any] | None = None, **keys: Any) -> tuple[Fault, .
             "make it shorter, or resources.time_limit longer than 1h30s",
         ),
         (
+            "90s",
+            {},
+            {},
+            "resources.time_limit",
+            (
+                "1m30s, and a stop begins timeouts.shutdown (5m) and 30 s before it: no time would "
+                "be left to train"
+            ),
+            "write a time_limit above 5m30s, or timeouts.shutdown: 15s",
+        ),
+        (
             None,
-            {"first_step": "10m"},
+            {"first_step": "10m", "step": "30m"},
             {},
             "timeouts.first_step",
             (
@@ -133,6 +151,49 @@ def test_the_first_step_has_as_long_as_any() -> None:
     assert job(timeouts={"step": "2h"}).limits.first_step_s == 7200
     assert job(timeouts={"step": "10s"}).limits.first_step_s == 1800
     assert job(timeouts={"step": "10s", "first_step": "1m"}).limits.first_step_s == 60
+
+
+@pytest.mark.parametrize(
+    ("defaults", "limit", "timeouts", "held", "doubts"),
+    [
+        ({"shutdown": "10m"}, "5m", {}, {"shutdown": 120}, ["resources.time_limit"]),
+        ({"shutdown": "10m"}, "2h", {}, {"shutdown": 600}, []),
+        ({"shutdown": "10m"}, "10m30s", {}, {"shutdown": 285}, ["resources.time_limit"]),
+        ({}, "5m", {}, {"shutdown": 120}, ["resources.time_limit"]),
+        ({"shutdown": "10m"}, "5m", {"shutdown": "1m"}, {"shutdown": 60}, []),
+        (dict.fromkeys(PHASES, "2h"), "1h", {}, dict.fromkeys(PHASES, 7200), []),
+        ({"step": "1h"}, None, {"first_step": "10m"}, {"step": 600, "first_step": 600},
+         ["timeouts.first_step"]),
+        ({"first_step": "10m"}, None, {"step": "1h"}, {"step": 3600, "first_step": 3600}, []),
+        ({"first_step": "10m", "step": "1h"}, None, {}, {"step": 3600, "first_step": 3600}, []),
+    ],
+)  # fmt: skip
+def test_what_the_profiles_defaults_say_gives_way_to_what_the_job_writes(
+    defaults: dict[str, str], limit: str | None, timeouts: dict[str, str],
+    held: dict[str, int], doubts: list[str],
+) -> None:  # fmt: skip
+    resources = {"time_limit": limit} if limit else {}
+    found = resolved({}, {"timeouts": defaults}, resources=resources, timeouts=timeouts)
+    limits = found.spec.limits._asdict()
+    assert {name: limits[f"{name}_s"] for name in held} == held
+    assert [found.fault(doubt).key for doubt in nesting_doubts(found.spec)] == doubts
+
+
+@pytest.mark.parametrize("where", ["job", "cluster", "set"])
+def test_a_limit_of_the_profile_that_the_job_writes_too_is_the_jobs(where: str) -> None:
+    written = {"timeouts": {"step": "2h"}}
+    profile = ClusterProfile(name="dev", target="slurm", defaults={"timeouts": {"step": "3h"}})
+    data = {**JOB, "resources": {"time_limit": "1h"}, **(written if where == "job" else {})}
+    data["clusters"] = {"dev": written if where == "cluster" else {}}
+    sets = ["timeouts.step=2h"] if where == "set" else []
+    with pytest.raises(FaultsError, match="2h, and with 30 s to report"):
+        resolve_job(Document("f", "", data, {}), profile, sets)
+
+
+def test_what_cannot_work_is_told_where_the_profile_says_it() -> None:
+    with pytest.raises(FaultsError) as caught:
+        resolved({"slurm": {"grace": "90s"}}, {"timeouts": {"shutdown": "10m"}})
+    assert [(f.file, f.key) for f in caught.value.faults] == [("profile dev", "timeouts.shutdown")]
 
 
 @pytest.mark.parametrize("nodes", [1, 1000])

@@ -179,20 +179,45 @@ def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "number"),
+    ("timeouts", "exec_s", "phases"),
     [
-        ("", "network.fabric", None),
-        ("timeouts: {step: 10m}", "network.fabric", "1836 s, .* timeouts.step (10m) and 60 s"),
-        ("env: {HCCL_EXEC_TIMEOUT: '7200'}", "env.HCCL_EXEC_TIMEOUT", "7200 s, .* (30m) and 60 s"),
-        ("timeouts: {load: 5m}", "network.fabric", "1200 s, .* timeouts.load (5m) and 60 s"),
+        ("", None, ""),
+        ("step: 10m", None, "timeouts.step (10m)"),
+        ("checkpoint: 10m", None, "timeouts.checkpoint (10m)"),
+        ("evaluation: 10m", None, "timeouts.evaluation (10m)"),
+        ("first_step: 25m, step: 25m", None, "timeouts.first_step (25m) or timeouts.step (25m)"),
+        ("load: 25m", None, "timeouts.load (25m)"),
+        ("checkpoint: 10m", 600, ""),
+        ("checkpoint: 10m", 661, "timeouts.checkpoint (10m)"),
+        ("evaluation: 2h", 1859, ""),
+        ("load: 1h, first_step: 1h, checkpoint: 1h", 1860, "timeouts.step (30m)"),
     ],
 )
-def test_hccl_gives_up_before_torch(text: str, key: str, number: str | None) -> None:
-    found = judged(f"network: {{fabric: hccl}}\n{text}\n").faults
-    assert [fault.key for fault in found] == ([key] if number else [])
-    for fault in found if number else ():
-        for part in (number or "").split(" .* "):
-            assert part in fault.message
+def test_hccl_gives_up_in_each_phase_before_torch(
+    timeouts: str, exec_s: int | None, phases: str
+) -> None:
+    sets = [] if exec_s is None else [f"env.HCCL_EXEC_TIMEOUT={exec_s}"]
+    found = judged(f"network: {{fabric: hccl}}\ntimeouts: {{{timeouts}}}\n", *sets).faults
+    key = "network.fabric" if exec_s is None else "env.HCCL_EXEC_TIMEOUT"
+    message = (
+        f"HCCL_EXEC_TIMEOUT is {exec_s or 1836} s, and the ranks give up after {phases} and 60 s"
+    )
+    assert [(f.key, f.message) for f in found] == [(key, message)] * bool(phases)
+
+
+def test_hccl_connects_before_torch_gives_up() -> None:
+    text = "network: {fabric: hccl}\ntimeouts: {load: 5m}\n"
+    _, connects = judged(text).faults
+    assert connects.key == "network.fabric"
+    assert connects.message == (
+        "HCCL_CONNECT_TIMEOUT is 1200 s, and the ranks give up after timeouts.load (5m) and 60 s"
+    )
+    assert connects.fix == (
+        "make timeouts.load longer, or write network.env: "
+        '{HCCL_CONNECT_TIMEOUT: "..."} with less than 360'
+    )
+    sets = ["network.env.HCCL_CONNECT_TIMEOUT=300", "network.env.HCCL_EXEC_TIMEOUT=300"]
+    assert judged(text, *sets).faults == ()
 
 
 def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path) -> None:
@@ -248,6 +273,14 @@ def test_warnings_are_printed_and_change_no_code(cli: Cli, tmp_path: Path) -> No
         code, _, err = cli(*argv, str(job), "--cluster", "slurm")
         assert code == 0
         assert f"warning: {job}:4:7 env.NCCL_SOKET_IFNAME: " in err
+    given = ("--cluster", "slurm", "--set", "resources.time_limit=5m")
+    _, out, err = cli("validate", str(job), *given, "--json")
+    [_, short] = json.loads(out)["warnings"]
+    assert short["message"] == (
+        "5m is too short for timeouts.shutdown (5m), which is 2m here: the stop begins at half of "
+        "the time"
+    )
+    assert "warning: --set:1:22 resources.time_limit: 5m is too short" in err
     for name in ("validate", "render"):
         [warning] = json.loads(cli(name, str(job), "--json")[1])["warnings"]
         assert (warning["line"], warning["fix"]) == (4, "did you mean NCCL_SOCKET_IFNAME?")

@@ -209,16 +209,18 @@ def test_what_is_rendered(cluster: str) -> None:
 
 
 def test_an_element_that_changes_the_job_itself_is_refused() -> None:
-    sweep = "parallelism: {strategy: full_shard}\nnetwork: {interface: eth0}\n"
-    sweep += "resources: {gpus_per_node: 1}\n"
-    sweep += "sweep: {grid: {parallelism.cpu_offload: [false, true]}}"
-    with pytest.raises(UserError, match="element 1 changes env of the job itself"):
+    sweep = "resources: {nodes: {min: 2, max: 4}}\n"
+    sweep += "sweep: {grid: {train.batch.accumulation: [1, 3]}}"
+    with pytest.raises(UserError, match="element 1 changes node_sizes of the job itself"):
         plan_of(sweep)
 
 
-def test_elements_may_differ_in_where_sums_are_made() -> None:
-    text = "resources: {gpus_per_node: 1}\nparallelism: {strategy: full_shard}\n"
-    sweep = plan_of(text + "sweep: {grid: {parallelism.cpu_offload: [false, true]}}").sweep
+@pytest.mark.parametrize("network", ["", "network: {interface: eth0}\n"])
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_elements_may_differ_in_where_sums_are_made(network: str, cluster: str) -> None:
+    text = f"resources: {{gpus_per_node: 1}}\nparallelism: {{strategy: full_shard}}\n{network}"
+    text += "sweep: {grid: {parallelism.cpu_offload: [false, true]}}"
+    sweep = plan_of(text, cluster=cluster).sweep
     assert sweep is not None
     assert [t["backend"] for t in sweep.trainers] == ["nccl", "cpu:gloo,cuda:nccl"]
 
