@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.estimate import reference
+from orchestrator.estimate import reference, whole
 from orchestrator.estimate.gpt import gpt_outline
+from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import memory
 from orchestrator.estimate.outline import Outline, Parameter, Unit
@@ -118,6 +119,9 @@ def test_estimates_far_below_use_are_below_the_planners() -> None:
     rest = found.activations + found.logits + found.unsharded + found.working
     assert rest > estimate / 2
     assert found.total > 1.5 * estimate
+    said = whole.estimate(setting, outline, Hardware(context_bytes=2**30)).left_out
+    assert any("allocator" in words for words in said)
+    assert any("context and libraries" in words for words in said)
 
 
 def test_activations_of_a_layer() -> None:
