@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.checking.script import Script
-from orchestrator.checking.words import constant, keyword, words
+from orchestrator.checking.tree import choices, path
+from orchestrator.checking.words import argument, constant, keyword, words
 
 LOADER = "torch.utils.data.DataLoader"
 SAMPLER = "torch.utils.data.DistributedSampler"
@@ -25,46 +26,100 @@ SEEDS = {
 ANY_SEED = re.compile(r"(set|fix|setup|init|make|seed)_?(all_?|random_?)?seeds?|seed_everything")
 # Where ranks may well draw differently: samples that are changed, batches that are mixed.
 OWN_DRAWS = re.compile(r"__getitem__|__call__|forward|collate.*|.*(mix|mask|augment|transform).*")
-PARTS = re.compile(r"rank|shard|split_by_node|world|distribut", re.IGNORECASE)
+# Samplers that draw from all of the data.
+RANDOM = tuple(
+    f"torch.utils.data.{name}"
+    for name in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+)
+# Methods of libraries that make a loader one of several ranks.
+PREPARES = re.compile(r"(^|\.)(prepare\w*|setup_dataloaders|auto_dataloader)$")
+JUDGES = re.compile(r"val|test|eval|dev|judge", re.IGNORECASE)
+PARTS = re.compile(r"\brank|_rank|shard|split.*by_node|world|distribut", re.IGNORECASE)
 
 
 def _without_sampler(script: Script) -> Iterator[ast.AST]:
     """Loaders that shuffle and have no sampler that knows of ranks."""
     for call in script.called(LOADER):
         if (
-            _may_shuffle(call)
-            and not _has_sampler(call)
-            and not _knows_ranks(call)
+            _may_shuffle(call, script)
+            and not _has_sampler(script, call)
+            and not _is_own_part(script, call)
+            and not _is_prepared(script, call)
             and not script.is_guarded(call)
         ):
             yield call
 
 
-def _may_shuffle(call: ast.Call) -> bool:
+def _may_shuffle(call: ast.Call, script: Script) -> bool:
     """Whether it is told to, also by a variable: unless that depends on a sampler or on ranks."""
-    given = keyword(call, "shuffle")
+    if _random_sampler(script, call):
+        return True
+    given = argument(call, "shuffle", 2) or _in_options(call)
     if given is None or isinstance(given, ast.Constant):
         return constant(given) is True
-    return not _knows_ranks(given) and not any("sampler" in word.lower() for word in words(given))
+    said = script.made_of(given)
+    return not any(PARTS.search(word) or "sampler" in word.lower() for word in said)
 
 
-def _has_sampler(call: ast.Call) -> bool:
-    given = [keyword(call, name) for name in ("sampler", "batch_sampler")]
-    return len(call.args) > 3 or any(g is not None and not _is_none(g) for g in given)
+def _in_options(call: ast.Call) -> ast.expr | None:
+    """The value of shuffle in `**dict(shuffle=True)` or `**{"shuffle": True}`."""
+    for options in (k.value for k in call.keywords if k.arg is None):
+        if isinstance(options, ast.Call):
+            return keyword(options, "shuffle")
+        if isinstance(options, ast.Dict):
+            pairs = zip(options.keys, options.values, strict=True)
+            return next((value for key, value in pairs if constant(key) == "shuffle"), None)
+    return None
+
+
+def _random_sampler(script: Script, call: ast.Call) -> bool:
+    """Whether its sampler is one of torch's that draws from all of the data."""
+    given = argument(call, "sampler", 3)
+    made = [given, *script.given.get(path(given), [])] if given else []
+    made = [part for part in made if part is not None and not path(part)]
+    return bool(made) and all(
+        isinstance(part, ast.Call) and script.name(part.func) in RANDOM for part in made
+    )
+
+
+def _has_sampler(script: Script, call: ast.Call) -> bool:
+    given = [argument(call, "sampler", 3), argument(call, "batch_sampler", 4)]
+    named = any(g is not None and not _is_none(g) for g in given)
+    options = any(k.arg is None and isinstance(k.value, ast.Name) for k in call.keywords)
+    return options or (named and not _random_sampler(script, call))
 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
+def _is_own_part(script: Script, call: ast.Call) -> bool:
+    """Whether its data may be a rank's own part, as far as the words say that they are made of."""
+    data = argument(call, "dataset", 0)
+    return data is None or any(map(PARTS.search, script.made_of(data)))
+
+
+def _is_prepared(script: Script, call: ast.Call) -> bool:
+    """Whether a library is given the loader and gives back one that knows of ranks."""
+    above = [a for a, _ in script.above(call) if isinstance(a, ast.Call)]
+    names = {path(target) for target, value in script.values if value is call}
+    for name, other in script.calls:
+        takes = other in above or names & {path(part) for part in other.args}
+        if takes and PREPARES.search(name or getattr(other.func, "attr", "")):
+            return True
+    return False
+
+
 def _knows_ranks(node: ast.AST) -> bool:
-    """Whether a data set may be a rank's own part, as far as its words say."""
+    """Whether a part may be a rank's own, as far as its words say."""
     return any(map(PARTS.search, words(node)))
 
 
 def _sampler_and_shuffle(script: Script) -> Iterator[ast.AST]:
     for call in script.called(LOADER):
-        if _has_sampler(call) and constant(keyword(call, "shuffle")) is True:
+        named = (argument(call, "sampler", 3), argument(call, "batch_sampler", 4))
+        given = any(value is not None and not _is_none(value) for value in named)
+        if given and constant(argument(call, "shuffle", 2)) is True:
             yield call
 
 
@@ -81,7 +136,7 @@ def _is_handed_on(script: Script, target: ast.expr) -> bool:
     """Whether a variable is used for more than its own methods, or is no plain one."""
     if not isinstance(target, ast.Name):
         return True
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load):
             above, _ = next(script.above(node))
             if not isinstance(above, ast.Attribute):
@@ -90,16 +145,36 @@ def _is_handed_on(script: Script, target: ast.expr) -> bool:
 
 
 def _without_set_epoch(script: Script) -> Iterator[ast.AST]:
-    if any(script.methods("set_epoch")) or not _has_epochs(script):
+    told = {path(call.func) for call in script.methods("set_epoch")}
+    samplers = {f"{name}.set_epoch" for name, _ in script.wrapped(SAMPLER)}
+    if (told and not told <= samplers) or not _has_epochs(script) or _is_told_elsewhere(script):
         return
     for call in script.called(SAMPLER):
-        if constant(keyword(call, "shuffle")) is not False:
+        names = [path(target) for target, value in script.values if call in choices(value)]
+        is_told = any(f"{name}.set_epoch" in told for name in names)
+        judges = any(map(JUDGES.search, names))
+        if constant(argument(call, "shuffle", 3)) is not False and not is_told and not judges:
             yield call
 
 
 def _has_epochs(script: Script) -> bool:
-    loops = (node for node in ast.walk(script.tree) if isinstance(node, ast.For))
-    return any("epoch" in word.lower() for loop in loops for word in words(loop.target))
+    for node in script.nodes:
+        if isinstance(node, ast.For | ast.While):
+            parts = [node.target, node.iter] if isinstance(node, ast.For) else [node.test]
+            if any("epoch" in word.lower() for part in parts for word in words(part)):
+                return True
+    return False
+
+
+def _is_told_elsewhere(script: Script) -> bool:
+    """Whether a function of another file is given a loader and the epoch, and may tell it."""
+    loaders = {name for name, _ in script.wrapped(LOADER)}
+    for name, call in script.calls:
+        given = {path(part) for part in (*call.args, *(k.value for k in call.keywords))}
+        own = name in script.functions or name.startswith("torch.")
+        if not own and given & loaders and any("epoch" in part.lower() for part in given):
+            return True
+    return False
 
 
 def _without_seed(script: Script) -> Iterator[ast.AST]:
@@ -125,7 +200,7 @@ def _is_own_draw(script: Script, call: ast.Call) -> bool:
 
 def _same_stream(script: Script) -> Iterator[ast.AST]:
     """Streams of data that know nothing of ranks."""
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if isinstance(node, ast.ClassDef) and STREAM in map(script.name, node.bases):
             iterates = any(
                 isinstance(f, ast.FunctionDef) and f.name == "__iter__" for f in node.body

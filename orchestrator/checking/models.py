@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 
+from orchestrator.checking.kind import is_distributed, training_loops
 from orchestrator.checking.script import DDP, FSDP, SHARD, Script
+from orchestrator.checking.tree import MAX_STEPS, choices, last, path
 from orchestrator.checking.words import constant, keyword, words
 
 CHECKPOINT = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
+# Names of what averages gradients, or may do it.
+AVERAGES = re.compile(
+    r"^(ddp|\w*data_?parallel|fsdp|fully_shard|parallelize\w*|replicate|deepspeed|horovod|hvd"
+    r"|\w*wrap\w*|prepare\w*|register_comm_hook)$|grad.*(reduce|sync|average|mean)"
+    r"|(reduce|sync|average).*(grad|param)", re.IGNORECASE)  # fmt: skip
+GRADIENTS = re.compile(r"grad|param|flat|bucket|^p$", re.IGNORECASE)
+# Calls beside a backward pass that are no forward pass.
+NO_FORWARD = frozenset((
+    ".backward", ".scale", ".item", ".detach", ".append", "print", ".no_sync", "float", "len",
+    ".mean", ".sum", ".step", ".update", ".zero_grad",
+))  # fmt: skip
 # Attributes of torch.nn.Module and of DistributedDataParallel (torch 2.13).
 KNOWN = frozenset((
     "T_destination", "add_module", "apply", "batched_grad_copy", "bfloat16",
@@ -38,20 +52,106 @@ KNOWN = frozenset((
 
 def _gradients_apart(script: Script) -> Iterator[ast.AST]:
     """The first backward pass of a script in which nothing averages gradients."""
-    if script.trains_alone:
+    apart = not is_distributed(script) or _leaves_them_apart(script)
+    if apart and not any(script.called("torch.nn.DataParallel")):
         yield from itertools.islice(script.methods("backward"), 1)
+
+
+def _leaves_them_apart(script: Script) -> bool:
+    """Whether nothing averages gradients, though there are several processes: said only where
+    the model that is trained is made here, and nothing unknown takes it."""
+    if not any(training_loops(script)) or any(script.called(DDP, FSDP, SHARD)):
+        return False
+    named = (part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
+             for part in script.nodes)  # fmt: skip
+    if any(map(AVERAGES.search, named)) or any(map(_takes_gradients, script.calls)):
+        return False
+    models = {
+        path(call.func.value)
+        for name, made in script.calls
+        if name.startswith("torch.optim.")
+        for call in ast.walk(made)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "parameters"
+    }  # fmt: skip
+    given = [value for model in models for value in script.given.get(model, [])]
+    return bool(given) and all(_is_plain_model(script, value) for value in given)
+
+
+def _takes_gradients(called: tuple[str, ast.Call]) -> bool:
+    name, call = called
+    given = {word for part in call.args for word in words(part)}
+    return name.startswith("torch.distributed.") and any(map(GRADIENTS.search, given))
+
+
+def _is_plain_model(script: Script, value: ast.expr) -> bool:
+    """Whether a value is a model of one process: `Net(...)`, `torch.nn...`, with .to() or .cuda()
+    behind it."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in ("to", "cuda", "train", "float", "half", "bfloat16"):
+            break
+        value = value.func.value
+    name = script.name(value.func) if isinstance(value, ast.Call) else path(value)
+    return (
+        name.startswith(("torch.", "torchvision."))
+        or last(name)[:1].isupper()
+        or name in (script.given)
+    )
 
 
 def _attribute_of_wrapper(script: Script) -> Iterator[ast.AST]:
     """Uses of the model's own attributes through the wrapper, which does not have them."""
-    wrapped = {n: c for n, c in script.wrapped(DDP).items() if not _becomes_another(script, n)}
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            call = wrapped.get(ast.unparse(node.value))
-            if call is None or _is_known(node.attr) or script.asks_for_wrapper(node):
-                continue
-            if _follows(script, call, node):
-                yield node
+    for node in _own_attributes(script):
+        if not _is_trained_by(script, node):
+            yield node
+
+
+def _own_attributes(script: Script) -> Iterator[ast.Attribute]:
+    wrapped = {
+        variable: call
+        for variable, call in script.wrapped(DDP).items()
+        if not _becomes_another(script, variable[0])
+    }
+    names = {name for name, _ in wrapped}
+    set_here = {path(target) for target, _ in script.values}
+    for node in script.nodes:
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if path(node.value) not in names or _is_known(node.attr) or path(node) in set_here:
+            continue
+        call = wrapped.get(script.variable(node.value))
+        if call and _follows(script, call, node) and not script.asks_for_wrapper(node):
+            yield node
+
+
+def _around_the_wrapper(script: Script) -> Iterator[ast.AST]:
+    """Losses of the model's own methods, or of model.module, that backward() is called on."""
+    if any(map(_takes_gradients, script.calls)):
+        return
+    yield from (node for node in _own_attributes(script) if _is_trained_by(script, node))
+    wrapped = script.wrapped(DDP)
+    for _, call in script.calls:
+        model, dot, _ = f"{path(call.func)}.".partition(".module.")
+        is_inner = dot and (model, script.scope(call.func)) in wrapped
+        if is_inner and _is_trained_by(script, call.func) and not script.asks_for_wrapper(call):
+            yield call.func
+
+
+def _is_trained_by(script: Script, function: ast.expr) -> bool:
+    """Whether what a function gives back is what backward() is called on, in the same function."""
+    made = next(above for above, _ in script.above(function))
+    if not isinstance(made, ast.Call) or made.func is not function:
+        return False
+    scope = script.function_of(function)
+    passes = [c for c in script.methods("backward") if script.function_of(c) is scope]
+    used = {part for call in passes for part in ast.walk(call)}
+    reached = {path(part) for part in used} - {""}
+    pairs = [(t, v) for t, v in script.values if script.function_of(t) is scope]
+    for _ in range(MAX_STEPS):
+        more = [v for t, v in pairs if path(t) in reached]
+        used |= {part for value in more for part in ast.walk(value)}
+        reached |= {path(part) for value in more for part in ast.walk(value)} - {""}
+    return made in used
 
 
 def _follows(script: Script, call: ast.Call, node: ast.expr) -> bool:
@@ -65,16 +165,9 @@ def _is_known(name: str) -> bool:
 
 def _becomes_another(script: Script, name: str) -> bool:
     """Whether the variable is something else in other places: then nothing is said of it."""
-    values = [
-        node.value
-        for node in ast.walk(script.tree)
-        if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets)
-    ]
-    wraps = [
-        value for value in values if isinstance(value, ast.Call) and script.name(value.func) == DDP
-    ]
-    last = max(values, key=lambda value: value.lineno)
-    return last not in wraps
+    latest = max(script.given[name], key=lambda value: value.lineno)
+    parts = (part for part in choices(latest) if isinstance(part, ast.Call))
+    return not any(script.name(part.func) == DDP for part in parts)
 
 
 def _unused_with_checkpointing(script: Script) -> Iterator[ast.AST]:
@@ -99,9 +192,19 @@ def _optimizer_before_sharding(script: Script) -> Iterator[ast.AST]:
     """Optimizers made of parameters that sharding then replaces."""
     shards = list(script.called(FSDP, SHARD))
     for name, call in script.calls:
-        if not name.startswith("torch.optim.") or "lr_scheduler" in name:
+        if not name.startswith(("torch.optim.", "bitsandbytes.optim.")) or "lr_scheduler" in name:
             continue
-        later = [s for s in shards if script.function_of(s) is script.function_of(call)]
+        models = {
+            path(part.func.value)
+            for given in (*call.args, *(k.value for k in call.keywords))
+            for part in ast.walk(given)
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)
+        }
+        later = [
+            s for s in shards
+            if s.args and path(s.args[0]) in models
+            and script.function_of(s) is script.function_of(call)
+        ]  # fmt: skip
         if later and all(call.lineno < s.lineno for s in later):
             yield call
 
@@ -109,31 +212,29 @@ def _optimizer_before_sharding(script: Script) -> Iterator[ast.AST]:
 def _data_parallel(script: Script) -> Iterator[ast.AST]:
     """torch.nn.DataParallel, where nothing else spreads the model."""
     if not any(script.called(DDP, FSDP, SHARD)):
-        yield from script.called("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+        yield from script.called("torch.nn.DataParallel")
 
 
 def _no_sync_too_late(script: Script) -> Iterator[ast.AST]:
     """no_sync around the backward pass alone."""
-    wrapped = script.wrapped(DDP)
-    for node in ast.walk(script.tree):
+    if not any(script.called(DDP)) or any(script.called(FSDP, SHARD)):
+        return
+    for node in script.nodes:
         if not isinstance(node, ast.With):
             continue
-        held = {_held(item.context_expr) for item in node.items} & wrapped.keys()
-        if any(not _has(node, name) and _has(node, "backward") for name in held):
+        parts = [part for item in node.items for part in choices(item.context_expr)]
+        calls = [c for line in node.body for c in ast.walk(line) if isinstance(c, ast.Call)]
+        named = {_method(call) for call in calls}
+        if any(map(_is_no_sync, parts)) and ".backward" in named and named <= NO_FORWARD:
             yield node
 
 
-def _has(block: ast.With, name: str) -> bool:
-    """Whether a name, such as `self.model` or `backward`, is in a block's body."""
-    inside = (part for line in block.body for part in ast.walk(line) if isinstance(part, ast.expr))
-    return any(ast.unparse(part) == name or getattr(part, "attr", "") == name for part in inside)
+def _method(call: ast.Call) -> str:
+    return f".{call.func.attr}" if isinstance(call.func, ast.Attribute) else path(call.func)
 
 
-def _held(context: ast.expr) -> str:
-    """The model of `model.no_sync()`."""
-    if isinstance(context, ast.Call) and isinstance(context.func, ast.Attribute):
-        return ast.unparse(context.func.value) if context.func.attr == "no_sync" else ""
-    return ""
+def _is_no_sync(context: ast.expr) -> bool:
+    return isinstance(context, ast.Call) and _method(context) == ".no_sync"
 
 
 RULES = {
@@ -144,8 +245,13 @@ RULES = {
     ),
     "attribute-of-wrapper": (
         "the wrapper has no such attribute: it is the model's own",
-        "write model.module in front of it",
+        "write model.module in front of it; but a loss comes from a call of the wrapper itself",
         _attribute_of_wrapper,
+    ),
+    "around-the-wrapper": (
+        "gradients are averaged only if the wrapper itself is called: each rank trains on its own",
+        "have the model's forward do this, and call model(...): DDP goes by its forward pass",
+        _around_the_wrapper,
     ),
     "unused-with-checkpointing": (
         "with reentrant activation checkpointing DDP fails: a parameter is marked ready twice",

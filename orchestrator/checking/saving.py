@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from orchestrator.checking.script import DDP, Script
+from orchestrator.checking.script import DDP, FSDP, SHARD, Script
+from orchestrator.checking.tree import last, path
 from orchestrator.checking.words import constant, keyword, words
 
 SAVERS = (
@@ -15,6 +16,10 @@ SAVERS = (
     "safetensors.torch.save_model",
     "pickle.dump",
 )
+GATHER = (  # of torch.distributed.checkpoint.state_dict
+    "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))"
+)
+SHARDERS = ("torch.distributed.tensor.parallel.parallelize_module",)
 LOGGERS = ("torch.utils.tensorboard.SummaryWriter", "tensorboardX.SummaryWriter", "wandb.init")
 MODELS = re.compile(
     r"model|ckpt|checkpoint|state|weight|resume|snapshot|pretrain|net", re.IGNORECASE
@@ -24,35 +29,55 @@ KEEPS = re.compile(r"save|dump|write|checkpoint|ckpt|^dict$|update$|append$|put$
 
 
 def _by_every_rank(script: Script) -> Iterator[ast.AST]:
+    if not _shards(script):
+        yield from _unguarded(script)
+
+
+def _of_parts(script: Script) -> Iterator[ast.AST]:
+    if _shards(script):
+        yield from _unguarded(script)
+
+
+def _shards(script: Script) -> bool:
+    """Whether a model is in parts: then a rank by itself has no whole state."""
+    return any(script.called(FSDP, SHARD, *SHARDERS))
+
+
+def _unguarded(script: Script) -> Iterator[ast.Call]:
     for call in script.called(*SAVERS):
-        if script.is_guarded(call) or _has_own_file(call) or _is_of_memory(script, call.args[1:2]):
-            continue
-        yield call
+        own = _has_own_file(script, call) or _is_of_memory(script, call.args[1:2])
+        if not own and _is_of_disk(script, call) and not script.is_guarded(call):
+            yield call
 
 
-def _has_own_file(call: ast.Call) -> bool:
-    """Whether each rank writes a file of its own, as far as its name says."""
-    return any("rank" in word.lower() for argument in call.args[1:2] for word in words(argument))
+def _has_own_file(script: Script, call: ast.Call) -> bool:
+    """Whether each rank writes a file of its own, or none, as far as its name says."""
+    files = [*call.args[1:2], *(k.value for k in call.keywords if k.arg in ("f", "filename"))]
+    if any("devnull" in script.made_of(file) for file in files):
+        return True
+    return any("rank" in word.lower() for file in files for word in words(file)) or any(
+        map(script.tells_rank, files)
+    )
+
+
+def _is_of_disk(script: Script, call: ast.Call) -> bool:
+    """Whether what pickle.dump writes to is a file that is opened here; it may be a pipe."""
+    if script.name(call.func) != "pickle.dump" or len(call.args) < 2:
+        return True
+    made = [call.args[1], *script.given.get(path(call.args[1]), [])]
+    return any(last(path(v.func)) == "open" for v in made if isinstance(v, ast.Call))
 
 
 def _is_of_memory(script: Script, files: list[ast.expr]) -> bool:
     """Whether a file is one of io.BytesIO or of a temporary name."""
     calls = (c for n, c in script.calls if n.rpartition(".")[2] in UNSHARED)
-    holders = [above for above, _ in map(next, map(script.above, calls))]
-    given = [t for h in holders for t in _targets(h)]
-    return any(ast.unparse(file) in given for file in files)
-
-
-def _targets(holder: ast.AST) -> list[str]:
-    """Names that an assignment or a `with ... as` gives to what is made in it."""
-    if isinstance(holder, ast.withitem):
-        return [ast.unparse(holder.optional_vars)] if holder.optional_vars else []
-    return list(map(ast.unparse, holder.targets)) if isinstance(holder, ast.Assign) else []
+    made = set(calls)
+    return any(value in made for file in files for value in script.given.get(path(file), []))
 
 
 def _logs_of_every_rank(script: Script) -> Iterator[ast.AST]:
     for call in script.called(*LOGGERS):
-        own = any("rank" in word.lower() for word in words(call)) or keyword(call, "group")
+        own = script.tells_rank(call) or keyword(call, "group")
         if not own and not script.is_guarded(call):
             yield call
 
@@ -67,10 +92,11 @@ def _downloads(script: Script) -> Iterator[ast.AST]:
 def _with_prefix(script: Script) -> Iterator[ast.AST]:
     """state_dict of the wrapper, whose keys begin with `module.`, where it is kept."""
     wrapped = script.wrapped(DDP)
-    strips = any("module." in word for word in words(script.tree))
+    if any("module." in word for word in words(script.tree)):
+        return  # they are taken off somewhere
     for call in script.methods("state_dict"):
         assert isinstance(call.func, ast.Attribute)
-        if ast.unparse(call.func.value) in wrapped and not strips and _is_kept(script, call):
+        if script.variable(call.func.value) in wrapped and _is_kept(script, call):
             yield call
 
 
@@ -80,7 +106,7 @@ def _is_kept(script: Script, call: ast.Call) -> bool:
         return False
     for above, below in script.above(call):
         if isinstance(above, ast.Call) and below is not above.func:
-            return bool(KEEPS.search(ast.unparse(above.func)))
+            return bool(KEEPS.search(path(above.func) or getattr(above.func, "attr", "")))
         if isinstance(above, ast.stmt):
             return isinstance(above, ast.Assign | ast.Return)
     return False
@@ -105,8 +131,13 @@ def _is_of_a_model(script: Script, call: ast.Call) -> bool:
 RULES = {
     "save-on-every-rank": (
         "all ranks write the same file at once, and a reader finds a mixture",
-        "put it behind `if rank == 0:`; for sharded state take torch.distributed.checkpoint",
+        "put it behind `if rank == 0:` (a sharded model's state is gathered on all ranks before)",
         _by_every_rank,
+    ),
+    "sharded-save": (
+        "all ranks write the same file at once, each with its part of the model",
+        f"torch.distributed.checkpoint.save on all ranks; or {GATHER} on all, torch.save on rank 0",
+        _of_parts,
     ),
     "module-prefix": (
         "the names in it begin with `module.`, and no model without DDP can load them",
@@ -125,7 +156,7 @@ RULES = {
     ),
     "download-on-every-rank": (
         "all ranks download to the same place at once, and some read half a file",
-        "download on rank 0, then dist.barrier(), then open it on all ranks with download=False",
+        "download on rank 0 (local rank 0 where each node has its disk), then dist.barrier()",
         _downloads,
     ),
 }

@@ -1,4 +1,4 @@
-"""What the rules want to know of a script: full names, what encloses what, what is guarded."""
+"""What the rules want to know of a script: which ranks come where."""
 
 from __future__ import annotations
 
@@ -8,152 +8,116 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.checking.words import asks_for_rank, asks_for_several, is_test, words
+from orchestrator.checking import words as says
+from orchestrator.checking.tree import DDP, FSDP, SHARD, Tree, choices, last, path
+from orchestrator.checking.words import asks_for_several, is_test, words
 from orchestrator.errors import Fault, FaultsError, Position
 
-# What makes a script one of several processes.
-SETUP = re.compile(
-    r"(torch\.distributed\.)?(init_process_group|init_device_mesh)"
-    r"|torch\.nn\.parallel\.DistributedDataParallel|torch\.distributed\.fsdp\..*"
-)
-DDP = "torch.nn.parallel.DistributedDataParallel"
-FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
-SHARD = "torch.distributed.fsdp.fully_shard"
+__all__ = ["DDP", "FSDP", "SHARD", "Script", "path", "read_script"]
+
 # Names in tests of whether a model is wrapped at all.
 WRAPPER_TEST = re.compile(
     r"^(isinstance|hasattr|getattr|type|module)$|ddp|fsdp|distribut|parallel|world|wrapped|multi",
     re.IGNORECASE,
 )
-# Words of scripts that several processes run, whoever sets them up.
-SPREAD = re.compile(
-    r"ranks?|(local|world|global)_?(rank|size)|distributed|ddp|fsdp|accelerat(e|or)|deepspeed|horovod"
-    r"|hvd|lightning|pytorch_lightning|ignite|ray|colossalai|megatron|torch_xla|xm|idist|trainer"
-    r"|get_rank|is_main_process|dataparallel", re.IGNORECASE)  # fmt: skip
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+# Decorators that let only one rank come to a function.
+ONE_RANK = re.compile(r"rank_?(zero|0)|main|master|primary|only", re.IGNORECASE)
+WAITS = re.compile(r"barrier|wait_for|synchronize", re.IGNORECASE)
+# Functions of which each rank gets the same answer.
+TELLS_ALL = re.compile(r"broadcast|all_reduce|all_gather|scatter|sync", re.IGNORECASE)
+RANKS = re.compile(r"\brank\b|local_?rank|global_?rank|get_rank", re.IGNORECASE)
+EXITS = ("exit", "quit", "sys.exit", "os._exit")
+MAX_CALLERS = 4  # how far up a guard is looked for
+NO_TEST = ast.Pass()  # what `_guards` keeps where there is none
 
 
-class Script:
-    """A parsed script.
+class Script(Tree):
+    """A parsed script and its tests of the rank."""
 
-    Args:
-        text: as it was read.
-        file: its name, for findings.
-        tree: of the whole.
-    """
+    @cached_property
+    def _guards(self) -> dict[tuple[ast.AST, bool], ast.AST]:
+        return {}
 
-    def __init__(self, text: str, file: str, tree: ast.Module) -> None:
-        self.file, self.tree = file, tree
-        self._lines = text.splitlines()
-        self._parents = {
-            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+    def first_rank_test(self, node: ast.AST, loose: bool = False) -> ast.AST | None:
+        """Return what lets only some ranks come to a node; None if all do.
+
+        `if rank == 0:` around it counts, `rank == 0 and ...`, a `case` of the rank, and before it
+        `if rank != 0: return` or `assert rank == 0`.
+
+        Args:
+            node: the place.
+            loose: count too what may be such a test.
+        """
+        climbed: list[ast.AST] = []
+        found: ast.AST = NO_TEST
+        for above, below in self.above(node):
+            if (below, loose) in self._guards:
+                found = self._guards[below, loose]
+                break
+            climbed.append(below)
+            if test := self._test_between(above, below, loose):
+                found = test
+                break
+        self._guards.update({(below, loose): found for below in climbed})
+        return None if found is NO_TEST else found
+
+    def _test_between(self, above: ast.AST, below: ast.AST, loose: bool) -> ast.AST | None:
+        if isinstance(above, ast.If | ast.IfExp | ast.While) and below is not above.test:
+            if self._asks(above.test, loose):
+                return above
+        elif isinstance(above, ast.BoolOp):
+            before = above.values[: above.values.index(below)]  # type: ignore[arg-type]
+            if any(self._asks(value, loose) for value in before):
+                return above
+        elif isinstance(above, ast.Match) and self._asks(above.subject, loose):
+            return above if below is not above.subject else None
+        return next((s for s in self._leaving(above, below) if self._asks(s.test, loose)), None)
+
+    def _leaving(self, above: ast.AST, below: ast.AST) -> Iterator[ast.If | ast.Assert]:
+        """Yield the tests of the block of `above`, before `below`, behind which one leaves it."""
+        block, place = self._spots.get(below, ([], 0))
+        for index in self._leavers.get(id(block), ()):
+            if index >= place:
+                return
+            statement = block[index]
+            assert isinstance(statement, ast.If | ast.Assert)
+            yield statement
+
+    @cached_property
+    def _spots(self) -> dict[ast.AST, tuple[list[ast.stmt], int]]:
+        """The block of each statement and its place in that."""
+        return {
+            statement: (block, index)
+            for block in self._blocks
+            for index, statement in enumerate(block)
         }
 
-    def line(self, number: int) -> str:
-        """Return a line by its number, from 1."""
-        return self._lines[number - 1] if number <= len(self._lines) else ""
+    @cached_property
+    def _blocks(self) -> list[list[ast.stmt]]:
+        fields = (getattr(n, f, None) for n in self.nodes for f in ("body", "orelse", "finalbody"))
+        return [block for block in fields if isinstance(block, list)]
 
     @cached_property
-    def aliases(self) -> dict[str, str]:
-        """What imported names stand for: `DDP` for torch.nn.parallel.DistributedDataParallel."""
-        found = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                for name in node.names:
-                    found[name.asname or name.name.partition(".")[0]] = (
-                        name.name if name.asname else name.name.partition(".")[0]
-                    )
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                for name in node.names:
-                    found[name.asname or name.name] = f"{node.module}.{name.name}"
-        return found
+    def _leavers(self) -> dict[int, list[int]]:
+        return {
+            id(block): [i for i, statement in enumerate(block) if self._leaves(statement)]
+            for block in self._blocks
+        }
 
-    def name(self, node: ast.AST) -> str:
-        """Return the full dotted name of an expression, "" where it has none."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        first = self.aliases.get(node.id, node.id)
-        return _short(".".join([first, *reversed(parts)]))
+    def _leaves(self, statement: ast.stmt) -> bool:
+        if not isinstance(statement, ast.If):
+            return isinstance(statement, ast.Assert)
+        end = statement.body[-1]
+        return self.exits(end) or isinstance(end, ast.Return | ast.Continue | ast.Raise | ast.Break)
 
-    @cached_property
-    def calls(self) -> list[tuple[str, ast.Call]]:
-        """Every call with the full name of what is called, in the order of the text."""
-        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
-        calls.sort(key=lambda call: (call.lineno, call.col_offset))
-        return [(self.name(call.func), call) for call in calls]
+    def exits(self, node: ast.AST) -> bool:
+        """Return whether a statement ends the process."""
+        value = node.value if isinstance(node, ast.Expr) else None
+        return isinstance(value, ast.Call) and self.name(value.func) in EXITS
 
-    def called(self, *names: str) -> Iterator[ast.Call]:
-        """Yield the calls of functions by full name."""
-        return (call for name, call in self.calls if name in names)
-
-    def methods(self, *names: str) -> Iterator[ast.Call]:
-        """Yield the calls of methods by their last name, of whatever object."""
-        for _, call in self.calls:
-            if isinstance(call.func, ast.Attribute) and call.func.attr in names:
-                yield call
-
-    @cached_property
-    def is_distributed(self) -> bool:
-        """Whether the script sets up several processes by torch itself."""
-        return any(SETUP.fullmatch(name) for name, _ in self.calls)
-
-    @cached_property
-    def trains_alone(self) -> bool:
-        """Whether the script trains a model in one process, as far as its words say."""
-        loops = any(
-            isinstance(above, ast.For | ast.While)
-            for call in self.methods("backward")
-            for above, _ in self.above(call)
-        )
-        steps = loops and any(self.methods("step"))
-        return steps and self._is_started and not self.is_distributed and not self._is_spread
-
-    @cached_property
-    def _is_started(self) -> bool:
-        """Whether the file does something when it is run, unlike a module of a library."""
-        own = (name for name, call in self.calls if self.function_of(call) is None)
-        main = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(self.tree))
-        return main or any(name in self.functions for name in own) or self._trains_at_top
-
-    @cached_property
-    def _trains_at_top(self) -> bool:
-        return any(self.function_of(call) is None for call in self.methods("backward"))
-
-    @cached_property
-    def _is_spread(self) -> bool:
-        modules = (part for full in self.aliases.values() for part in full.split("."))
-        return any(SPREAD.fullmatch(word) for word in (*modules, *words(self.tree)))
-
-    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Yield each enclosing node with the child of it that leads to `node`, innermost first."""
-        while node in self._parents:
-            parent = self._parents[node]
-            yield parent, node
-            node = parent
-
-    def function_of(self, node: ast.AST) -> Function | None:
-        """Return the function that a node is in."""
-        return next((above for above, _ in self.above(node) if isinstance(above, Function)), None)
-
-    def first_rank_test(self, node: ast.AST) -> ast.If | ast.IfExp | None:
-        """Return the `if` that lets only some ranks come to a node; None if all do.
-
-        `if rank == 0:` around it counts, and `if rank != 0: return` before it.
-        """
-        for above, below in self.above(node):
-            if (
-                isinstance(above, ast.If | ast.IfExp)
-                and below is not above.test
-                and self._asks(above.test)
-            ):
-                return above
-            for before in _statements_before(above, below):
-                if isinstance(before, ast.If) and self._asks(before.test) and _leaves(before):
-                    return before
-        return None
+    def beside(self, node: ast.AST) -> list[ast.stmt]:
+        """Return the statements of the block that a statement is in."""
+        return self._spots.get(node, ([], 0))[0]
 
     def enclosing_rank_test(self, node: ast.AST, outermost: ast.AST) -> ast.If | None:
         """Return the `if` inside of `outermost` and around a node that asks for the rank."""
@@ -175,64 +139,134 @@ class Script:
         return False
 
     def asks_for_wrapper(self, node: ast.AST) -> bool:
-        """Return whether a test around a node asks if the model is wrapped, or for its type."""
-        tests = (
-            above.test for above, _ in self.above(node) if isinstance(above, ast.If | ast.IfExp)
-        )
-        return any(WRAPPER_TEST.search(word) for test in tests for word in words(test))
+        """Return whether a test around a node asks if the model is wrapped, or for its type, or
+        the node is what is tried, or done instead, where an attribute is missing."""
+        for above, _ in self.above(node):
+            if isinstance(above, ast.If | ast.IfExp):
+                if any(WRAPPER_TEST.search(word) for word in words(above.test)):
+                    return True
+            elif isinstance(above, ast.Try):
+                types = [handler.type for handler in above.handlers if handler.type]
+                if any("AttributeError" in words(kind) for kind in types):
+                    return True
+        return False
 
-    def _asks(self, test: ast.expr) -> bool:
-        return asks_for_rank(test, self._told_ranks)
+    def _asks(self, test: ast.expr, loose: bool = False) -> bool:
+        key = (test, loose)
+        if key not in self._asked:
+            names = self._told_perhaps if loose else self._told
+            self._asked[key] = says.asks_for_rank(test, names, loose)
+        return self._asked[key]
 
     @cached_property
-    def _told_ranks(self) -> frozenset[str]:
-        """Names given what a test of the rank says: `args.save_logs = is_master(args) and ...`."""
-        values = (node for node in ast.walk(self.tree) if isinstance(node, ast.Assign))
-        told = (
-            node.targets for node in values if is_test(node.value) and asks_for_rank(node.value)
-        )
-        return frozenset(ast.unparse(t).rpartition(".")[2] for targets in told for t in targets)
+    def _asked(self) -> dict[tuple[ast.expr, bool], bool]:
+        return {}
 
     @cached_property
-    def functions(self) -> dict[str, ast.FunctionDef]:
-        """The script's own functions by name, methods not among them."""
-        return {node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)}
+    def _told_perhaps(self) -> frozenset[str]:
+        """Names given what a test of the rank says, in one place at least: `args.save_logs =
+        is_master(args) and ...`; names of ranks, and of functions that give them back."""
+        tests = {last(name) for name, given in self.given.items() if any(map(self._tells, given))}
+        return frozenset(tests) | self._own_ranks | self._telling_functions
 
-    def is_guarded(self, node: ast.AST) -> bool:
-        """Return whether only some ranks come to a node, by its own tests, by a `with` that lets
-        one go first, or by the tests of all callers of its function."""
-        if self.first_rank_test(node) is not None or self._goes_first(node):
+    @cached_property
+    def _told(self) -> frozenset[str]:
+        """The same for names that are never given anything else, and that no rank is told by
+        another."""
+        tests: dict[str, bool] = {}
+        for name, given in self.given.items():
+            tests[last(name)] = tests.get(last(name), True) and all(map(self._tells, given))
+        shared = {
+            word
+            for name, call in self.calls
+            if TELLS_ALL.search(last(name))
+            for argument in call.args
+            for word in words(argument)
+        }
+        sure = {name for name, always in tests.items() if always} - shared
+        return frozenset(sure) | self._own_ranks | self._telling_functions
+
+    def _tells(self, value: ast.expr) -> bool:
+        parts = choices(value)
+        return any(
+            is_test(part) and says.asks_for_rank(part, self._own_ranks) for part in parts
+        ) and all(is_test(part) or isinstance(part, ast.Constant) for part in parts)
+
+    @cached_property
+    def _own_ranks(self) -> frozenset[str]:
+        """Names of variables that are a rank: `me = dist.get_rank()`, and `init_process_group(...,
+        rank=me)`."""
+        found = {
+            last(name)
+            for name, given in self.given.items()
+            if all(self._is_rank(part) for value in given for part in choices(value))
+        }
+        for call in self.methods("init_process_group"):
+            found.add(last(path(says.keyword(call, "rank") or call)))
+        return frozenset(found - {""})
+
+    def _is_rank(self, value: ast.expr) -> bool:
+        if isinstance(value, ast.Call) and path(value.func) == "int":
+            return bool(value.args) and self._is_rank(value.args[0])
+        if isinstance(value, ast.Call):
+            name = last(self.name(value.func))
+            texts = value.args[:1] if name in ("get", "getenv") else []
+            return says.is_rank(name) or any(says.is_rank(str(says.constant(t))) for t in texts)
+        return isinstance(value, ast.Subscript) and says.is_rank(str(says.constant(value.slice)))
+
+    @cached_property
+    def _telling_functions(self) -> frozenset[str]:
+        """The script's own functions that give back nothing but a test of the rank."""
+        found = set()
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+                value = node.body[-1].value
+                if value is not None and len(node.body) <= 2 and self._tells(value):
+                    found.add(node.name)
+        return frozenset(found)
+
+    def tells_rank(self, node: ast.AST) -> bool:
+        """Return whether an expression, or what its variables are made of, holds the rank."""
+        own = self._own_ranks
+        return any(RANKS.search(word) or word in own for word in self.made_of(node))
+
+    def is_guarded(self, node: ast.AST, callers: int = MAX_CALLERS) -> bool:
+        """Return whether only some ranks may come to a node, by its own tests, by what lets one go
+        first, by a decorator, or by the tests of all callers of its function."""
+        if self.first_rank_test(node, loose=True) is not None or self._goes_first(node):
             return True
         function = self.function_of(node)
+        while isinstance(function, ast.Lambda):
+            function = self.function_of(function)
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        callers = [c for n, c in self.calls if self._is_own(n, function.name)]
-        return bool(callers) and all(self.first_rank_test(caller) is not None for caller in callers)
+        if any(ONE_RANK.search(w) for d in function.decorator_list for w in words(d)):
+            return True
+        called = self.callers(function.name) if callers else []
+        return bool(called) and all(self.is_guarded(caller, callers - 1) for caller in called[:50])
 
     def _goes_first(self, node: ast.AST) -> bool:
-        """`with main_process_first():` and the like."""
-        contexts = (above for above, _ in self.above(node) if isinstance(above, ast.With))
-        items = (item.context_expr for context in contexts for item in context.items)
-        return any(re.search("first", word) for item in items for word in words(item))
+        """`with main_process_first():` and the like, and `if rank != 0: barrier()` before it."""
+        for above, below in self.above(node):
+            if isinstance(above, ast.With):
+                items = (word for item in above.items for word in words(item.context_expr))
+                if any(re.search("first", word) for word in items):
+                    return True
+            block, place = self._spots.get(below, ([], 0))
+            before = (s for s in block[max(0, place - 10) : place] if isinstance(s, ast.If))
+            if any(self._asks(s.test, True) and self._waits(s) for s in before):
+                return True
+        return False
 
-    def _is_own(self, called: str, name: str) -> bool:
-        """Whether a call may be of the script's own function: of no imported thing's."""
-        imported = (f"{full}." for full in self.aliases.values())
-        return called.rpartition(".")[2] == name and not called.startswith(tuple(imported))
-
-    def wrapped(self, *wrappers: str) -> dict[str, ast.Call]:
-        """Return the names of variables that hold what these wrappers made, as `self.model`."""
-        found: dict[str, ast.Call] = {}
-        for node in ast.walk(self.tree):
-            value = node.value if isinstance(node, ast.Assign) else None
-            if isinstance(value, ast.Call) and self.name(value.func) in wrappers:
-                assert isinstance(node, ast.Assign)
-                found |= {ast.unparse(target): value for target in node.targets}
-        return found
+    def _waits(self, branch: ast.If) -> bool:
+        return any(WAITS.search(word) for line in branch.body for word in words(line))
 
 
 def read_script(text: str, file: str) -> Script:
     """Return a parsed script. Raises FaultsError where the text is no Python."""
+    if file.endswith(".ipynb") or (text.lstrip()[:1] == "{" and '"nbformat"' in text):
+        fix = f"export it first: jupyter nbconvert --to script {file}"
+        raise FaultsError([Fault(file, None, "", "a notebook, and no Python script", fix)])
     try:
         with warnings.catch_warnings():  # such as of invalid escapes: nothing of ours
             warnings.simplefilter("ignore")
@@ -243,34 +277,8 @@ def read_script(text: str, file: str) -> Script:
         raise FaultsError(
             [Fault(file, place, "", message, "mend it first", error.text or "")]
         ) from None
-    except (ValueError, RecursionError) as error:  # a NUL byte; nested beyond all measure
-        raise FaultsError([Fault(file, None, "", f"no Python: {error}", "mend it first")]) from None
-
-
-# Names that mean the same thing.
-_SAME = {
-    "torch.nn.parallel.distributed.DistributedDataParallel": DDP,
-    "nn.parallel.DistributedDataParallel": DDP,
-    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": FSDP,
-    "torch.distributed._composable.fsdp.fully_shard": SHARD,
-    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
-    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
-    "torch.utils.data.dataset.random_split": "torch.utils.data.random_split",
-}
-
-
-def _short(name: str) -> str:
-    return _SAME.get(name, name)
-
-
-def _leaves(branch: ast.If) -> bool:
-    return isinstance(branch.body[-1], ast.Return | ast.Continue | ast.Raise)
-
-
-def _statements_before(above: ast.AST, below: ast.AST) -> list[ast.stmt]:
-    """Return the statements of the block of `above` that stand before `below`."""
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(above, field, None)
-        if isinstance(block, list) and below in block:
-            return block[: block.index(below)]
-    return []
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nested too deeply
+        words_of = str(error) or "nested too deeply"
+        raise FaultsError(
+            [Fault(file, None, "", f"no Python: {words_of}", "mend it first")]
+        ) from None

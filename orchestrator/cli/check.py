@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.common import faults_as_json, json_option, print_json, say
+from orchestrator.cli.common import json_option, print_json, say
 
 if TYPE_CHECKING:
+    from orchestrator.checking import Result
     from orchestrator.errors import Fault
 
 
@@ -24,7 +25,8 @@ def command(scripts: tuple[Path, ...], ignore: tuple[str, ...], as_json: bool) -
 
     Nothing of the script is run. One that trains in one process is looked at as if several ran
     it. docs/check.md has the rules; the comment `# check: ok RULE` on a line leaves one out there.
-    Exit code 1 where something is found, 2 where a file is no Python.
+    Exit code 1 where something is found, 2 where a file is no Python, 0 otherwise. A script that
+    does not train, or leaves the set-up of its ranks to others, is said to be not judged.
 
     \b
     Examples:
@@ -37,36 +39,83 @@ def command(scripts: tuple[Path, ...], ignore: tuple[str, ...], as_json: bool) -
     known = [rule.name for rule in RULES]
     if unknown := [name for name in ignore if name not in known]:
         raise UserError(f"--ignore {unknown[0]}: no such rule; there are {', '.join(known)}")
-    with faults_as_json(as_json):
-        found, unread = _look_at(scripts, ignore)
-        if found and not as_json:
-            say("\n".join(fault.render() for fault in found))
-        if unread:
-            raise FaultsError(unread)
+    results, unread = _look_at(scripts, ignore)
     if as_json:
-        print_json({"findings": [fault.as_dict() for fault in found]})
-    elif not found:
-        say("nothing found")
-    if found:
+        print_json(_as_json(results, unread))
+    else:
+        say("\n".join(_lines(results, len(scripts))))
+    if unread and not as_json:
+        raise FaultsError(unread)
+    if unread:
+        raise click.exceptions.Exit(FaultsError.exit_code)
+    if any(result.findings for result in results.values()):
         raise click.exceptions.Exit(1)
 
 
-def _look_at(scripts: tuple[Path, ...], ignore: tuple[str, ...]) -> tuple[list[Fault], list[Fault]]:
-    """Return the findings, and the faults of what is no Python."""
-    from orchestrator.checking import check
-    from orchestrator.errors import Fault, FaultsError
+def _as_json(results: dict[str, Result], unread: list[Fault]) -> dict[str, object]:
+    """Everything that was seen; `faults` only where a file could not be read."""
+    data: dict[str, object] = {
+        "findings": [fault.as_dict() for result in results.values() for fault in result.findings],
+        "not_judged": [
+            {"file": file, "reason": result.unjudged}
+            for file, result in results.items()
+            if result.unjudged
+        ],
+        "left_out": [
+            {"file": file, "rule": rule, "findings": count}
+            for file, result in results.items()
+            for rule, count in result.more.items()
+        ],
+    }
+    if unread:
+        data |= {"valid": False, "faults": [fault.as_dict() for fault in unread]}
+    return data
+
+
+def _lines(results: dict[str, Result], scripts: int) -> list[str]:
+    """Findings, how many more there are, and the files of which nothing was judged."""
+    found = [fault.render() for result in results.values() for fault in result.findings]
+    for file, result in results.items():
+        found += [f"{file}: {n} more of {rule}" for rule, n in result.more.items()]
+    unjudged = [f"{f}: not judged: {r.unjudged}" for f, r in results.items() if r.unjudged]
+    if not found and len(unjudged) < len(results):
+        count = f" in {len(results) - len(unjudged)} of {scripts} files" if scripts > 1 else ""
+        found = [f"nothing found{count}"]
+    return found + unjudged
+
+
+def _look_at(
+    scripts: tuple[Path, ...], ignore: tuple[str, ...]
+) -> tuple[dict[str, Result], list[Fault]]:
+    """Return what was seen in each file, and the faults of what is no Python."""
+    from orchestrator.checking import examine
+    from orchestrator.errors import FaultsError
+
+    results: dict[str, Result] = {}
+    unread: list[Fault] = []
+    for path in scripts:
+        try:
+            results[str(path)] = examine(_read(path), str(path), ignore)
+        except FaultsError as error:
+            unread += error.faults
+    return results, unread
+
+
+def _read(path: Path) -> str:
+    """Return a script's text. Raises FaultsError where it is no plain file, or too large."""
+    from orchestrator.errors import Fault, FaultsError, UserError
     from orchestrator.source import read_bytes
     from orchestrator.source.decode import MAX_BYTES
 
-    found: list[Fault] = []
-    unread: list[Fault] = []
-    for path in scripts:
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would keep us waiting
+        fix = "give a script's file"
+        raise FaultsError([Fault(str(path), None, "", "no plain file, but a pipe or device", fix)])
+    try:
         content = read_bytes(path)
-        if len(content) > MAX_BYTES:
-            unread.append(Fault(str(path), None, "", f"larger than {MAX_BYTES} bytes"))
-            continue
-        try:
-            found += check(content.decode("utf-8-sig", "replace"), str(path), ignore)
-        except FaultsError as error:
-            unread += error.faults
-    return found, unread
+    except UserError as error:
+        message = str(error).removeprefix(f"{path}: ")
+        raise FaultsError([Fault(str(path), None, "", message)]) from None
+    if len(content) > MAX_BYTES:
+        fault = Fault(str(path), None, "", f"larger than {MAX_BYTES} bytes", "is it a script?")
+        raise FaultsError([fault])
+    return content.decode("utf-8-sig", "replace")

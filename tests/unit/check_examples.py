@@ -106,8 +106,14 @@ class Lines(IterableDataset):  # <-
 """,
         """\
 class Lines(IterableDataset):
+    def __init__(self, path, rank, world):
+        self.path, self.rank, self.world = path, rank, world
+
     def __iter__(self):
-        return itertools.islice(open(self.path), dist.get_rank(), None, dist.get_world_size())
+        worker = torch.utils.data.get_worker_info()  # each of the DataLoader's has its own part
+        workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        first = self.rank * workers + number
+        return itertools.islice(open(self.path), first, None, self.world * workers)
 """,
     ),
     "save-on-every-rank": (
@@ -151,7 +157,7 @@ if rank == 0:
 data = CIFAR10("data", download=True)  # <-
 """,
         """\
-if rank == 0:
+if local_rank == 0:  # rank == 0, where all nodes share the folder
     CIFAR10("data", download=True)
 dist.barrier()
 data = CIFAR10("data", download=False)
@@ -269,10 +275,61 @@ for x in loader:
 for x in loader:
     loss = model(x)
     loss.backward()
-    stop = torch.tensor(rank == 0 and too_long())
+    stop = torch.tensor(int(rank == 0 and too_long()), device="cuda")  # nccl sends no CPU tensor
     dist.broadcast(stop, src=0)
     if stop:
         break
+""",
+    ),
+    "around-the-wrapper": (
+        """\
+model = DDP(net)
+for x in loader:
+    loss = model.module.loss_of(x)  # <-
+    loss.backward()
+""",
+        """\
+model = DDP(net)
+for x in loader:
+    loss = model(x)
+    loss.backward()
+""",
+    ),
+    "sharded-save": (
+        """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(net)
+torch.save(net.state_dict(), "model.pt")  # <-
+""",
+        """\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(net)
+whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+state = get_model_state_dict(net, options=whole)
+if rank == 0:
+    torch.save(state, "model.pt")
+""",
+    ),
+    "sharded-on-one-rank": (
+        """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(net)
+if rank == 0:
+    torch.save(net.state_dict(), "model.pt")  # <-
+""",
+        """\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(net)
+whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+state = get_model_state_dict(net, options=whole)
+if rank == 0:
+    torch.save(state, "model.pt")
 """,
     ),
 }
