@@ -108,6 +108,9 @@ def _both_ways(script: Script, test: ast.AST, call: ast.AST) -> bool:
     for branch in (test.body, test.orelse):
         parts = branch if isinstance(branch, list) else [branch]
         others += [] if above & set(parts) else parts
+    if isinstance(test, ast.If) and script.leaves(test) and above & set(test.body):
+        beside = script.beside(test)
+        others += beside[beside.index(test) + 1 :]
     if any(_has_collective(script, part) for part in others):
         return True
     return any(

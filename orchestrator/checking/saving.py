@@ -25,6 +25,7 @@ MODELS = re.compile(
     r"model|ckpt|checkpoint|state|weight|resume|snapshot|pretrain|net", re.IGNORECASE
 )
 UNSHARED = ("BytesIO", "TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile")
+MEMORY = re.compile(r"_*(buf|memory|stream|bytes)", re.IGNORECASE)
 KEEPS = re.compile(r"save|dump|write|checkpoint|ckpt|^dict$|update$|append$|put$", re.IGNORECASE)
 
 
@@ -69,9 +70,11 @@ def _is_of_disk(script: Script, call: ast.Call) -> bool:
 
 
 def _is_of_memory(script: Script, files: list[ast.expr]) -> bool:
-    """Whether a file is one of io.BytesIO or of a temporary name."""
+    """Whether a file is one of io.BytesIO, of a temporary name, or named like one."""
     calls = (c for n, c in script.calls if n.rpartition(".")[2] in UNSHARED)
     made = set(calls)
+    if any(isinstance(file, ast.Name) and MEMORY.match(file.id) for file in files):
+        return True
     return any(value in made for file in files for value in script.given.get(path(file), []))
 
 
@@ -92,7 +95,9 @@ def _downloads(script: Script) -> Iterator[ast.AST]:
 def _with_prefix(script: Script) -> Iterator[ast.AST]:
     """state_dict of the wrapper, whose keys begin with `module.`, where it is kept."""
     wrapped = script.wrapped(DDP)
-    if any("module." in word for word in words(script.tree)):
+    slices = (node.lower for node in script.nodes if isinstance(node, ast.Slice))
+    prefix = len("module.")
+    if any("module." in w for w in words(script.tree)) or prefix in map(constant, slices):
         return  # they are taken off somewhere
     for call in script.methods("state_dict"):
         assert isinstance(call.func, ast.Attribute)

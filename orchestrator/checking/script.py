@@ -21,7 +21,9 @@ WRAPPER_TEST = re.compile(
     re.IGNORECASE,
 )
 # Decorators that let only one rank come to a function.
-ONE_RANK = re.compile(r"rank_?(zero|0)|main|master|primary|only", re.IGNORECASE)
+ONE_RANK = re.compile(
+    r"rank_?(zero|0)|main_?(process|only|rank)|master|primary|_only", re.IGNORECASE
+)
 WAITS = re.compile(r"barrier|wait_for|synchronize", re.IGNORECASE)
 # Functions of which each rank gets the same answer.
 TELLS_ALL = re.compile(r"broadcast|all_reduce|all_gather|scatter|sync", re.IGNORECASE)
@@ -100,11 +102,12 @@ class Script(Tree):
     @cached_property
     def _leavers(self) -> dict[int, list[int]]:
         return {
-            id(block): [i for i, statement in enumerate(block) if self._leaves(statement)]
+            id(block): [i for i, statement in enumerate(block) if self.leaves(statement)]
             for block in self._blocks
         }
 
-    def _leaves(self, statement: ast.stmt) -> bool:
+    def leaves(self, statement: ast.stmt) -> bool:
+        """Return whether behind a test of the rank only those go on that pass it."""
         if not isinstance(statement, ast.If):
             return isinstance(statement, ast.Assert)
         end = statement.body[-1]

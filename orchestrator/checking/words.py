@@ -32,7 +32,9 @@ WHERE_SEVERAL = {
     (ast.GtE, 0): True, (ast.Lt, 0): False, (ast.Gt, 1): True, (ast.NotEq, 1): True,
     (ast.Eq, 1): False, (ast.LtE, 1): False, (ast.IsNot, None): True, (ast.Is, None): False,
 }  # fmt: skip
-NUMBERS = re.compile("rank|world|num_gpus|distribut", re.IGNORECASE)
+NUMBERS = re.compile(
+    r"rank|world|distribut|(num|n)_?gpus?$|^gpus$|(gpu|device)_count", re.IGNORECASE
+)
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
