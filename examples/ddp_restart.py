@@ -51,7 +51,7 @@ def save(model, optimizer, step: int) -> None:
 
 
 def tell(step: int, loss: float) -> None:
-    """Progress, for people and for `orchestrate`."""
+    """Progress, as a line of text and of metrics.jsonl."""
     line = json.dumps({"step": step, "attempt": NUMBER, "loss": loss})
     print(line)
     with (RUN / "metrics.jsonl").open("a") as file:
@@ -107,6 +107,8 @@ def main() -> None:
         step = state["step"]
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
 
+    if dist.get_rank() == 0 and step >= steps:
+        print(f"{STATE} is at step {step} of {steps}: nothing to do")
     step = train(model, optimizer, loader, step, steps, device)
     if dist.get_rank() == 0 and NUMBER:
         outcome = {"version": 1, "outcome": "done" if step >= steps else "drained", "step": step}

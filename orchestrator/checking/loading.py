@@ -125,23 +125,22 @@ def _sampler_and_shuffle(script: Script) -> Iterator[ast.AST]:
 
 def _unused_sampler(script: Script) -> Iterator[ast.AST]:
     """Samplers that are given to nothing, though there is a loader."""
+    used = _handed_on(script)
     for call in script.called(SAMPLER) if any(script.called(LOADER)) else ():
         above, _ = next(script.above(call))
         targets = above.targets if isinstance(above, ast.Assign) else []
-        if targets and not any(_is_handed_on(script, target) for target in targets):
+        if targets and all(isinstance(t, ast.Name) and t.id not in used for t in targets):
             yield call
 
 
-def _is_handed_on(script: Script, target: ast.expr) -> bool:
-    """Whether a variable is used for more than its own methods, or is no plain one."""
-    if not isinstance(target, ast.Name):
-        return True
-    for node in script.nodes:
-        if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load):
-            above, _ = next(script.above(node))
-            if not isinstance(above, ast.Attribute):
-                return True
-    return False
+def _handed_on(script: Script) -> set[str]:
+    """The variables that are used for more than their own methods."""
+    return {
+        node.id
+        for node in script.nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if not isinstance(next(script.above(node))[0], ast.Attribute)
+    }
 
 
 def _without_set_epoch(script: Script) -> Iterator[ast.AST]:
@@ -149,8 +148,12 @@ def _without_set_epoch(script: Script) -> Iterator[ast.AST]:
     samplers = {f"{name}.set_epoch" for name, _ in script.wrapped(SAMPLER)}
     if (told and not told <= samplers) or not _has_epochs(script) or _is_told_elsewhere(script):
         return
+    holders: dict[ast.expr, list[str]] = {}
+    for target, value in script.values:
+        for part in choices(value):
+            holders.setdefault(part, []).append(path(target))
     for call in script.called(SAMPLER):
-        names = [path(target) for target, value in script.values if call in choices(value)]
+        names = holders.get(call, [])
         is_told = any(f"{name}.set_epoch" in told for name in names)
         judges = any(map(JUDGES.search, names))
         if constant(argument(call, "shuffle", 3)) is not False and not is_told and not judges:

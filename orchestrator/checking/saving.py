@@ -71,11 +71,10 @@ def _is_of_disk(script: Script, call: ast.Call) -> bool:
 
 def _is_of_memory(script: Script, files: list[ast.expr]) -> bool:
     """Whether a file is one of io.BytesIO, of a temporary name, or named like one."""
-    calls = (c for n, c in script.calls if n.rpartition(".")[2] in UNSHARED)
-    made = set(calls)
     if any(isinstance(file, ast.Name) and MEMORY.match(file.id) for file in files):
         return True
-    return any(value in made for file in files for value in script.given.get(path(file), []))
+    made = (value for file in files for value in script.given.get(path(file), []))
+    return any(last(path(value.func)) in UNSHARED for value in made if isinstance(value, ast.Call))
 
 
 def _logs_of_every_rank(script: Script) -> Iterator[ast.AST]:

@@ -136,7 +136,7 @@ class Script(Tree):
         for above, below in self.above(node):
             if isinstance(above, ast.If | ast.IfExp) and below is not above.test:
                 other = above.orelse if isinstance(above.orelse, list) else [above.orelse]
-                several = asks_for_several(above.test)
+                several = self._several(above.test)
                 if several is not None and several is (below in other):
                     return True
         return False
@@ -153,6 +153,15 @@ class Script(Tree):
                 if any("AttributeError" in words(kind) for kind in types):
                     return True
         return False
+
+    def _several(self, test: ast.expr) -> bool | None:
+        if test not in self._several_asked:
+            self._several_asked[test] = asks_for_several(test)
+        return self._several_asked[test]
+
+    @cached_property
+    def _several_asked(self) -> dict[ast.expr, bool | None]:
+        return {}
 
     def _asks(self, test: ast.expr, loose: bool = False) -> bool:
         key = (test, loose)

@@ -184,4 +184,4 @@ def test_any_text_gives_findings_or_a_fault(text: str) -> None:
         assert {fault.key for fault in check(HEAD + text, "t.py")} <= {r.name for r in RULES}
     except FaultsError as error:
         (fault,) = error.faults
-        assert (fault.message[:9], fault.fix) == ("no Python", "mend it first")
+        assert fault.fix == "mend it first"

@@ -12,19 +12,26 @@ HEAD = """\
 
 `orchestrate check train.py` reads a PyTorch training script, without running or importing it, and
 names what goes wrong once several ranks run it: the line, why, and what to do. `--json` gives the
-same to programs. Exit code 0: nothing found; 1: findings; 2: a file that is no Python, with its
-line.
+same to programs. Exit code 0: nothing found, or not judged; 1: findings; 2: a file that is no
+Python script (a notebook, too), with its line.
 
 - A script that sets up torch.distributed itself is looked at, and one that trains in one process:
   the latter as if several ranks ran it, so it lists what has to change
   ([tutorial](tutorial-ddp.md)). A script that speaks of ranks but leaves the set-up to others, or
-  to Accelerate, Lightning, DeepSpeed or the like, has no findings.
+  to Accelerate, Lightning, DeepSpeed or the like, or that does not train, is said to be not judged:
+  that is no "nothing found".
+- At most 20 findings of a rule are shown; how many more there are is said.
 - A part that only runs in one process (`if not distributed:`, `if rank == -1:`) is left alone.
 - A finding that is wrong or meant is accepted by a comment on its line, `# check: ok no-sampler`,
   and a rule is left out by `--ignore no-sampler`.
 - It looks at each file by itself, and at words: a function that saves, called on rank 0 in
   another file, is a finding of `save-on-every-rank`. It finds what is below and no more. That the
   learning rate suits a larger batch, or that ranks have equally many batches, it cannot say.
+  A wrapped model that is handed to a function as an argument is not followed into it.
+- Tried on 1326 files of public projects (fairseq, Opacus, OpenCLIP, PyTorch-Ignite, timm,
+  torchtitan, YOLOv5): 42 were judged; the others neither train nor set up ranks, or leave that to a
+  library. There were 34 findings: 25 in scripts, and 9 in unit tests, which nobody runs on several
+  ranks. How many of the 25 are right has not been counted.
 
 Made from the rules and their tests by `make golden`. In the examples the line with `# <-` is the
 finding.
