@@ -190,8 +190,7 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         """By the number of steps, which needs no agreement."""
-        step = self.progress.step
-        every = self.config.checkpoint.every_steps
+        step, every = self.progress.step, self.config.checkpoint.every_steps
         return step == self.config.steps or (every is not None and step % every == 0)
 
     def _end_interval(self) -> bool:
@@ -261,10 +260,11 @@ class Trainer:
 
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
-        self._report()
+        self._report()  # it waits for the steps that it tells of, and so for as long as they may
+        phase.enter("save", self.progress.step)
+        self.wait_for("save")
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
-        self.wait_for("save")
         began = perf_counter()
         self.saver.save(self.progress, final=final)
         blocked_s = perf_counter() - began

@@ -95,6 +95,7 @@ def fabrics_page() -> str:
         sets = [
             f"`{name}={setting.value}`"
             + " (not in pods without the node's network)" * setting.of_node
+            + " (not in pods without a volume that has it)" * setting.node_file
             for name, setting in found.variables.items()
         ]
         sets += [f"`source {found.script.path}`"] if found.script else []
@@ -109,9 +110,11 @@ def fabrics_page() -> str:
 
 
 def _pods_words(pods: Pods) -> list[str]:
-    words = [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
+    words = [f"GPUs as `{pods.gpu_resource}`"] if pods.gpu_resource else []
+    words += [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
     words += ["IPC_LOCK"] * pods.rdma + ["the node's network"] * pods.host_network
     words += ["folders of the node"] * bool(pods.volumes)
+    words += ["the cards, by the site"] * bool(pods.by_site)
     return words + [f"the side-car `{sidecar.name}`" for sidecar in pods.sidecars]
 
 

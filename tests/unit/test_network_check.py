@@ -154,10 +154,14 @@ def test_a_backend_that_the_fabric_is_not_for(fabric: str, backend: str, fault: 
 
 @pytest.mark.parametrize(
     ("target", "unused"),
-    [("slurm", []), ("jobset", ["host_suffix"]), ("local", ["address_family", "host_suffix"])],
+    [
+        ("slurm", []),
+        ("jobset", ["host_suffix"]),
+        ("local", ["interface", "address_family", "host_suffix"]),
+    ],
 )
 def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[str]) -> None:
-    text = "network: {address_family: ipv6, host_suffix: -ib}\n"
+    text = "network: {interface: ib0, address_family: ipv6, host_suffix: -ib}\n"
     text += "clusters: {dev: {kubernetes: {runs: {pvc: runs}}}}\n" * (target == "jobset")
     plan, found = planned(text, target=target), judged(text, target=target)
     is_local = target == "local"
@@ -166,6 +170,14 @@ def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[st
     )
     assert [w.key for w in found.warnings] == [f"network.{key}" for key in unused]
     assert dict(plan.env).get("NCCL_SOCKET_FAMILY") == (None if is_local else "AF_INET6")
+    assert dict(plan.env)["NCCL_SOCKET_IFNAME"] == ("=lo" if is_local else "=ib0")
+
+
+def test_what_nothing_sets_on_this_machine_is_not_said_to_be_set() -> None:
+    text = "network: {interface: ib0}\nenv: {GLOO_SOCKET_IFNAME: lo}\n"
+    [unused] = judged(text, target="local").warnings
+    assert unused.key == "network.interface"
+    assert [w.key for w in judged(text).warnings] == ["env.GLOO_SOCKET_IFNAME"]
 
 
 def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
@@ -191,10 +203,11 @@ def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
         ("checkpoint: 10m", 661, "timeouts.checkpoint (10m)"),
         ("evaluation: 2h", 1859, ""),
         ("load: 1h, first_step: 1h, checkpoint: 1h", 1860, "timeouts.step (30m)"),
+        ("load: 1h, first_step: 1h, checkpoint: 1h", "1860.5", "timeouts.step (30m)"),
     ],
 )
 def test_hccl_gives_up_in_each_phase_before_torch(
-    timeouts: str, exec_s: int | None, phases: str
+    timeouts: str, exec_s: int | str | None, phases: str
 ) -> None:
     sets = [] if exec_s is None else [f"env.HCCL_EXEC_TIMEOUT={exec_s}"]
     found = judged(f"network: {{fabric: hccl}}\ntimeouts: {{{timeouts}}}\n", *sets).faults
@@ -203,6 +216,17 @@ def test_hccl_gives_up_in_each_phase_before_torch(
         f"HCCL_EXEC_TIMEOUT is {exec_s or 1836} s, and the ranks give up after {phases} and 60 s"
     )
     assert [(f.key, f.message) for f in found] == [(key, message)] * bool(phases)
+
+
+@pytest.mark.parametrize("value", ["0", "0.0"])
+def test_hccl_without_a_limit_does_not_give_up_before_torch(value: str) -> None:
+    text = "network: {backend: hccl}\ntimeouts: {step: 10m}\n"
+    [fault] = judged(text, f"env.HCCL_EXEC_TIMEOUT={value}").faults
+    assert fault.key == "env.HCCL_EXEC_TIMEOUT"
+    assert fault.message.startswith(
+        f"HCCL_EXEC_TIMEOUT is {value}, which is no limit, and the ranks "
+    )
+    assert fault.fix == 'write network.env: {HCCL_EXEC_TIMEOUT: "..."} with less than 660'
 
 
 def test_hccl_connects_before_torch_gives_up() -> None:
