@@ -60,7 +60,7 @@ class Timeouts(Part):
     shutdown: Duration = duration(
         "5m",
         "From the request to stop until what still runs is killed; long enough for a checkpoint. "
-        "Not written, it is less in an attempt that is too short for it: half of that less 30 s. "
+        "Not written, it is at most half of resources.time_limit less 30 s. "
         "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds is a minute more.",
     )
 

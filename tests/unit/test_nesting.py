@@ -1,4 +1,4 @@
-"""How the time limits of the phases nest, and slices of GPUs: what is refused, and what is left."""
+"""How the time limits of the phases nest: what is refused, and what is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ JOB: dict[str, Any] = {
     "train": {"model": {"preset": "nano"}, "data": {"python_docs": True}, "steps": 5},
 }
 PHASES = ("start", "rendezvous", "load", "first_step", "step", "evaluation", "checkpoint")
-GPUS = {"nodes": 2, "gpus_per_node": 2}
 
 
 def resolved(
@@ -282,50 +281,6 @@ def test_any_limits_are_refused_or_nest(
         assert limits.shutdown_s + 30 < limit
         for name in PHASES:
             assert timeouts[name] is None or timeouts[name] + 30 < limit  # type: ignore[operator]
-
-
-@pytest.mark.case("L28")
-@pytest.mark.parametrize(
-    ("resources", "site", "network", "key"),
-    [
-        (GPUS, {"gpu_resource": "nvidia.com/mig-1g.5gb"}, {}, "kubernetes.gpu_resource"),
-        (GPUS, {"gpu_resource": "nvidia.com/mig-3g.40gb"}, {"backend": "nccl"},
-         "kubernetes.gpu_resource"),
-        ({**GPUS, "gpu_type": "a100_2g.10gb"}, {}, {}, "resources.gpu_type"),
-        ({**GPUS, "gpu_type": "MIG-small"}, {}, {"backend": "cpu:gloo,cuda:nccl"},
-         "resources.gpu_type"),
-        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"shared_gpus": True}, None),
-        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"backend": "gloo"}, None),
-        ({"gpus_per_node": 1, "gpu_type": "1g.10gb"}, {}, {}, None),
-        ({**GPUS, "gpu_type": "migration-a100"}, {}, {}, None),
-        (GPUS, {"gpu_resource": "amd.com/gpu"}, {}, None),
-    ],
-)  # fmt: skip
-def test_ranks_on_slices_of_one_gpu_are_refused_under_nccl(
-    resources: dict[str, Any], site: dict[str, Any], network: dict[str, Any], key: str | None
-) -> None:
-    found = faults({"kubernetes": site}, resources=resources, network=network)
-    assert [fault.key.removeprefix("clusters.dev.") for fault in found] == ([key] if key else [])
-    for fault in found:
-        assert "nccl does not support 4 ranks on slices" in fault.message
-        assert "network.shared_gpus: true" in fault.fix
-
-
-@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl", "cpu:gloo,cuda:nccl"])
-def test_backends_of_devices_need_devices(backend: str) -> None:
-    [fault] = faults(network={"backend": backend})
-    assert (fault.key, fault.message) == (
-        "network.backend", f"{backend} needs GPUs, and resources.gpus_per_node is 0",
-    )  # fmt: skip
-    assert not faults(network={"backend": backend}, resources=GPUS)
-
-
-@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl"])
-def test_what_lies_on_the_cpu_needs_a_backend_for_it(backend: str) -> None:
-    parallelism = {"strategy": "full_shard", "cpu_offload": True}
-    [fault] = faults(network={"backend": backend}, resources=GPUS, parallelism=parallelism)
-    assert fault.key == "parallelism.cpu_offload"
-    assert f"{backend} sums on its own devices alone" in fault.message
 
 
 def test_what_the_nodes_take_for_granted_is_counted_with() -> None:
