@@ -19,6 +19,7 @@ ENV_WORKDIR = "ORCHESTRATE_WORKDIR"
 
 JOB_FILE = "job.yaml"
 RECEIPT_FILE = "receipt.json"
+PLAN_FILE = "plan.json"
 RENDERED_DIR = "rendered"
 ATTEMPTS_DIR = "attempts"
 OWNER_FILE = "owner.json"

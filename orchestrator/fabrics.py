@@ -128,6 +128,9 @@ class Preset(Part):
         default=None,
         description="A preset whose content it takes over; a path is relative to this file.",
     )
+    link: Text | None = Field(
+        default=None, description="Link of data/links.yaml that a node has, for the planner."
+    )
     promises: Texts = Field(
         default=(), description="Transports of which the library must report one between nodes."
     )

@@ -31,6 +31,7 @@ AFTER_SHUTDOWN_S = 60
 MAX_INT32 = 2**31 - 1
 RUN_LABEL = "orchestrate.dev/run"
 HASH_ANNOTATION = "orchestrate.dev/content-hash"
+CHOSEN_ANNOTATION = "orchestrate.dev/strategy"  # what strategy: auto is, and why
 NO_ISTIO = {"sidecar.istio.io/inject": "false"}  # a sidecar would outlive the run
 
 
@@ -90,6 +91,8 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         RUN_LABEL: plan.name,
     }
     annotations = {**kubernetes.annotations, HASH_ANNOTATION: content_hash}
+    if plan.chosen:
+        annotations[CHOSEN_ANNOTATION] = " ".join(plan.chosen)
     found = {
         "labels": labels,
         "object_labels": {**labels, **object_labels(plan)},

@@ -70,6 +70,7 @@ class LaunchPlan:
     runs_root: str
     trainer: dict[str, Any]
     sweep: SweepPlan | None = None
+    chosen: tuple[str, ...] = ()  # what strategy: auto is and why, a line each
 
     @property
     def world_size(self) -> int:
@@ -114,16 +115,22 @@ class LaunchPlan:
 
 
 def make_plan(
-    spec: JobSpec, profile: ClusterProfile, elements: Sequence[Element] = ()
+    spec: JobSpec,
+    profile: ClusterProfile,
+    elements: Sequence[Element] = (),
+    chosen: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Return the plan of `spec` on the cluster that `profile` describes.
 
     Args:
         elements: those of the job's sweep.
+        chosen: what `parallelism.strategy: auto` has become and why, a line each.
 
     Raises UserError where they do not go together.
     """
-    plan = _plan(spec, profile)
+    if "auto" in {one.parallelism.strategy for one in (spec, *(e.spec for e in elements))}:
+        raise ValueError("strategy: auto is not resolved: see orchestrator.estimate.auto")
+    plan = replace(_plan(spec, profile), chosen=chosen)
     if spec.sweep is None:
         return plan
     if not elements:
@@ -139,7 +146,8 @@ def make_plan(
 def _check_shape(plan: LaunchPlan, number: int, element: LaunchPlan) -> None:
     """Raises UserError for an element that does not fit into the script that serves all."""
     mine, other = vars(plan), vars(element)
-    differs = [name for name in mine if name != "trainer" and mine[name] != other[name]]
+    own = ("trainer", "chosen")
+    differs = [name for name in mine if name not in own and mine[name] != other[name]]
     if differs:
         raise UserError(
             f"sweep: element {number} changes {', '.join(differs)} of the job itself, and one "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from orchestrator.errors import Fault, FaultsError, UserError
 from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import Duration, KeyPath, Part, Problem, Text, duration
+from orchestrator.spec.hardware import HardwareFacts
 from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS, profile_problems
 from orchestrator.spec.layers import profile_layers
 from orchestrator.spec.resolve import layer_problems, problems_of
@@ -72,6 +73,10 @@ class ClusterProfile(Part):
     fabric: Text | None = Field(
         default=None,
         description="Preset of the network between its nodes: network.fabric of its jobs.",
+    )
+    hardware: HardwareFacts | None = Field(
+        default=None,
+        description="Cards and links, for the planner; by default what resources.gpu_type says.",
     )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
@@ -276,6 +281,16 @@ def _reserved(document: Document, path: KeyPath, key: str) -> Fault:
     return document.fault((*path, key), "unknown key", "the name is the key above; remove this")
 
 
+def _keys(part: type[Part], path: tuple[int | str, ...]) -> list[str]:
+    """Return the keys of a part, or of one below it."""
+    for name in path:
+        field = part.model_fields.get(str(name))
+        inner = get_args(field.annotation) if field is not None else ()
+        below = [one for one in inner if isinstance(one, type) and issubclass(one, Part)]
+        part = below[0] if below else part
+    return [key for key in part.model_fields if key not in ("name", "document")]
+
+
 def part_faults(
     document: Document, path: KeyPath, error: ErrorDetails, part: type[Part], example: str
 ) -> list[Fault]:
@@ -288,7 +303,7 @@ def part_faults(
     """
     where: KeyPath = (*path, *error["loc"])
     if error["type"] == "extra_forbidden":
-        keys = [k for k in part.model_fields if k not in ("name", "document")]
+        keys = _keys(part, error["loc"][:-1])
         close = did_you_mean(str(where[-1]), keys)
         fix = f'did you mean "{close[0]}"?' if close else f"the keys here are {', '.join(keys)}"
         return [document.fault(where, "unknown key", fix)]

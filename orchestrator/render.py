@@ -115,6 +115,8 @@ def _launch(plan: LaunchPlan) -> str:
     }
     if plan.limits.queue_s is not None:
         launch["queue_timeout_s"] = plan.limits.queue_s
+    if plan.chosen:  # nobody but people reads it
+        launch["chosen"] = list(plan.chosen)
     return _json(launch)
 
 

@@ -103,11 +103,15 @@ class NonfiniteConfig:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Steps between metric lines, and whether TensorBoard files and sample numbers are written."""
+    """Steps between metric lines, and whether TensorBoard files and sample numbers are written.
+
+    traffic: whether the collectives of some steps are counted.
+    """
 
     every: int
     tensorboard: bool
     samples: bool
+    traffic: bool
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from trainer import agreement, changes, checkpoint, finding, phase, replicas, state, weights
 from trainer.config import TrainerConfig
 from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, Contract
+from trainer.counting import TrafficCount
 from trainer.data import load_corpus
 from trainer.due import Due
 from trainer.evaluation import batches_of, validation_totals
@@ -89,6 +90,7 @@ class Trainer:
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
         self._proof = Proof(config, contract, self.peers, self.metrics)
+        self._traffic = TrafficCount(config, contract, self.metrics, self.progress.step)
 
     def run(self) -> str:
         """Train to the last step or to a stop; returns OUTCOME_DONE or OUTCOME_DRAINED."""
@@ -111,7 +113,8 @@ class Trainer:
         self.wait_for("step")
         save_due = self.contract.rank == 0 and self.due.now()
         self.stop.before_step(self.progress.step + 1, save_due)
-        loss = self._train_step()
+        with self._traffic.step(self.progress.step + 1):
+            loss = self._train_step()
         self._batches.end_step(self.progress.step)
         if self._reporter.add(loss, self.progress.step) and self._end_interval():
             self._report()

@@ -178,12 +178,13 @@ def compile_blocks(model: nn.Module) -> None:
 
 def _construct(config: TrainerConfig, vocab_size: int) -> nn.Module:
     if config.model.factory is not None:
-        return _call_factory(config.model.factory, config.model.args)
+        return call_factory(config.model.factory, config.model.args)
     runners = [runner_of(block, config.parallelism) for block in range(config.model.layers)]
     return GPT(config.model, vocab_size, runners)
 
 
-def _call_factory(factory: str, args: dict[str, Any]) -> nn.Module:
+def call_factory(factory: str, args: dict[str, Any]) -> nn.Module:
+    """What a user's function returns. Raises ConfigurationError for what would fail again."""
     module_name, _, function = factory.partition(":")
     try:
         model = getattr(importlib.import_module(module_name), function)(**args)

@@ -32,6 +32,7 @@ class Launch:
     shutdown_timeout_s: float
     node_sizes: tuple[int, ...] = ()
     queue_timeout_s: float | None = None
+    chosen: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:

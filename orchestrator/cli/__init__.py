@@ -41,6 +41,7 @@ COMMANDS = {
     "node": "node",
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
+    "plan": "plan",
     "fabric": "fabric",
     "schema": "schema",
     "trust": "trust",

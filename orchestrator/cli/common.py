@@ -79,7 +79,8 @@ class Loaded:
         from orchestrator.plan import make_plan
 
         obey(self.resolved, self.profile, self.policy_file)
-        return make_plan(self.resolved.spec, self.profile, self.resolved.elements)
+        resolved = self.resolved
+        return make_plan(resolved.spec, self.profile, resolved.elements, resolved.chosen)
 
 
 def load_profile(
@@ -136,8 +137,21 @@ def load_job(
         raise FaultsError(unset)
     if expanded is not document:
         resolved = resolve_job(expanded, profile, sets)
+    resolved = _with_strategy(resolved, profile, path)
     warnings = say_doubts(resolved, profile)
     return Loaded(document, resolved, profile, source, policy_file, warnings)
+
+
+def _with_strategy(resolved: ResolvedJob, profile: ClusterProfile, path: Path) -> ResolvedJob:
+    """The job with a strategy for `auto`; what it is goes to stderr."""
+    if all(spec.parallelism.strategy != "auto" for spec in resolved.specs):
+        return resolved
+    from orchestrator.estimate.auto import with_strategy  # late: few jobs leave it open
+
+    chosen = with_strategy(resolved, profile, path)
+    for line in chosen.chosen:
+        say(line, err=True)
+    return chosen
 
 
 def _expand(document: Document) -> tuple[Document, tuple[Fault, ...]]:

@@ -59,6 +59,8 @@ def command(
         if job is not None and not info.section:
             loaded = load_job(job, cluster, clusters_file, sets)
             words |= _value(loaded.resolved, field)
+            if loaded.resolved.chosen and field.startswith("parallelism"):
+                words["chosen"] = list(loaded.resolved.chosen)
             if (info.path, words["value"]) == ("checkpoint.every", "auto"):
                 words |= _failures(loaded)
             say(f"# {say_cluster(loaded.profile, loaded.source)}", err=True)

@@ -91,6 +91,10 @@ def command(
         after=[After(kind, target) for target, kind in plan.after],
     )
     say(submission.message)
+    if submission.started:
+        from orchestrator.cli.planning import keep_plan
+
+        keep_plan(backend, submission.handle, loaded, job)
     if follow:
         from orchestrator.cli.watch import watch_run
 

@@ -60,6 +60,10 @@ class Transfer:
             or scattered (not of one rank's part).
         span: inside (a node) or between (nodes).
         ranks_per_node: of the group.
+        groups_per_node: groups that do the same at the same time and share the node's network.
+        phase: the pass whose computation can hide it: forward, backward, or none.
+        passes: of the micro-batches of a step, those in which it happens.
+        edge_bytes: of the payload, what no computation hides: the first gather, the last sum.
     """
 
     kind: str
@@ -69,12 +73,26 @@ class Transfer:
     group_size: int
     span: str
     ranks_per_node: int = 1
+    groups_per_node: int = 1
+    phase: str = "none"
+    passes: int = 1
+    edge_bytes: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """How often a ring goes round: an all-reduce is a reduce-scatter and an all-gather."""
+        return 2 if self.kind == "all_reduce" else 1
 
     @property
     def sent_bytes(self) -> float:
         """What one rank sends by a ring: 2(N-1)/N of an all-reduce's payload, else (N-1)/N."""
-        share = (self.group_size - 1) / self.group_size
-        return self.payload_bytes * share * (2 if self.kind == "all_reduce" else 1)
+        return self.payload_bytes * self.rounds * (self.group_size - 1) / self.group_size
+
+    @property
+    def node_bytes(self) -> float:
+        """What leaves a node: of each ring that crosses it, what one rank sends, however many
+        ranks of it the node has."""
+        return self.sent_bytes * self.groups_per_node if self.span == "between" else 0.0
 
 
 @dataclass(frozen=True)
@@ -86,12 +104,20 @@ class Traffic:
     def sent_bytes(self, span: str) -> float:
         return sum(one.sent_bytes for one in self.transfers if one.span == span)
 
+    @property
+    def node_bytes(self) -> float:
+        """What leaves each node."""
+        return sum(one.node_bytes for one in self.transfers)
+
 
 @dataclass(frozen=True)
 class Pace:
     """How long one step takes.
 
     Args:
+        compute_s: of forward and backward passes, with what is computed again.
+        optimizer_s: of the update, by what it reads and writes.
+        host_s: what the host needs beside the device for each unit.
         inside_s, between_s: of communication by span, overlapped or not.
         exposed_s: what of both no computation hides.
         bound: where the limit is: compute, inside or between.
@@ -105,6 +131,8 @@ class Pace:
     tokens_per_s: float
     bound: str
     total_s: float
+    optimizer_s: float = 0.0
+    host_s: float = 0.0
     cost: float | None = None
 
 

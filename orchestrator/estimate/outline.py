@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Parameter:
     item_bytes: int = 4
     split: int | None = None
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -40,7 +41,12 @@ class Unit:
     parameters: tuple[Parameter, ...]
     activation_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """The same for units of equal parameters, of which a comparison reckons one."""
+        return tuple((p.shape, p.trainable, p.item_bytes, p.split) for p in self.parameters)
+
+    @cached_property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
 
@@ -74,6 +80,11 @@ class Outline:
         for unit in (*self.units, self.root):
             yield from unit.parameters
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return sum(parameter.numel for parameter in self.parameters)
+
+
+def is_trained(unit: Unit) -> bool:
+    """Return whether any parameter of a unit gets a gradient."""
+    return any(parameter.trainable for parameter in unit.parameters)

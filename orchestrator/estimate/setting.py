@@ -22,6 +22,7 @@ class Setting:
         tensor: ranks that split each block.
         micro: sequences of a rank in one forward pass; context: tokens of one sequence.
         optimizer: adamw (what the bundled trainer has), sgd, momentum or adamw8bit.
+        attention: flash (no scores are kept), or math, which torch falls back to.
     """
 
     strategy: str
@@ -43,6 +44,7 @@ class Setting:
     fsdp: Fsdp
     wrap: Wrap
     optimizer: str = "adamw"
+    attention: str = "flash"
 
     @classmethod
     def of(cls, spec: JobSpec) -> Setting:
@@ -79,6 +81,11 @@ class Setting:
     def shards(self) -> bool:
         """Whether parameters, gradients and optimizer state are spread over ranks."""
         return self.strategy in ("full_shard", "shard_grad_op", "hybrid_shard")
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """Whether torch's FSDP wraps the model; its NO_SHARD is there in version 1 alone."""
+        return self.shards or (self.strategy == "no_shard" and self.fsdp.version == 1)
 
     @property
     def num_shards(self) -> int:

@@ -145,14 +145,15 @@ class Wrap(Part):
 class Parallelism(Part):
     """Strategy, number formats, what is recomputed, and what goes to the CPU."""
 
-    strategy: Literal["ddp", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp"] = (
-        Field(
-            default="ddp",
-            description="How parameters, gradients and optimizer state are spread over the ranks: "
-            "a whole copy on each (ddp, no_shard), all sharded (full_shard), parameters whole from "
-            "forward to backward (shard_grad_op), sharded in groups that are copies of one another "
-            "(hybrid_shard), or one process for all GPUs of a node (dp, for prototypes).",
-        )
+    strategy: Literal[
+        "ddp", "full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "dp", "auto"
+    ] = Field(
+        default="ddp",
+        description="How parameters, gradients and optimizer state are spread over the ranks: "
+        "a whole copy on each (ddp, no_shard), all sharded (full_shard), parameters whole from "
+        "forward to backward (shard_grad_op), sharded in groups that are copies of one another "
+        "(hybrid_shard), or one process for all GPUs of a node (dp, for prototypes). auto: what "
+        "`orchestrate plan` advises, with all that is not written here chosen too.",
     )
     shard_group: int | None = Field(
         default=None,

@@ -64,6 +64,7 @@ class ResolvedJob(NamedTuple):
             the document has not been expanded; `render` refuses these. Values that `--set` or
             another layer replaces do not count.
         elements: those of the job's sweep, in their order; none without a sweep.
+        chosen: what `parallelism.strategy: auto` has become and why, a line each.
     """
 
     spec: JobSpec
@@ -72,6 +73,12 @@ class ResolvedJob(NamedTuple):
     merged: Merged
     variables: tuple[Fault, ...] = ()
     elements: tuple[Element, ...] = ()
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """The job, and each element of its sweep."""
+        return [self.spec, *(element.spec for element in self.elements)]
 
     def fault(self, problem: Problem) -> Fault:
         """Return a problem of the whole at the place that gave the value, else in the job file."""

@@ -19,6 +19,8 @@ CHECKPOINTING: KeyPath = ("parallelism", "activation_checkpointing")
 
 def parallelism_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yield what is wrong between `parallelism` and the rest of the job, paths from the root."""
+    if spec.parallelism.strategy == "auto":  # what it becomes is judged
+        return
     yield from mesh_problems(spec)
     yield from (p.under(("parallelism",)) for p in _unused_problems(spec.parallelism))
     if spec.parallelism.uses_fsdp:

@@ -123,6 +123,10 @@ class Logging(Part):
         default=False,
         description="Write the numbers of the samples that each rank has trained on.",
     )
+    traffic: bool = Field(
+        default=False,
+        description="Count the bytes of the collectives that really run, in two steps.",
+    )
 
 
 class Train(Part):

@@ -6,24 +6,19 @@ import contextlib
 import faulthandler
 import io
 import os
-import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
-from torch._C import _distributed_c10d
-from torch._C._distributed_c10d import _resolve_process_group
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cells import ALONE, Cell, cells_of
 from ranks import run_ranks
 from runs import Run, in_group
-from theory import Collective, Held
+from theory import Held
+from trainer.counting import Collective, Counting
 from trainer.loop import Trainer
 from trainer.norms import local
 
@@ -105,11 +100,10 @@ def _train(trainer: Trainer, steps: int) -> OfRank:
         if step not in (1, steps - 1):
             trainer.advance()
             continue
-        before = num_recorded()
         with Counting() as counting:
             trainer.advance()
         counted.append(counting.seen)
-        unseen += num_recorded() - before - counting.seen.total()
+        unseen += counting.unseen
     return OfRank([norm.item() for norm in norms], _held(trainer), counted, unseen)
 
 
@@ -143,57 +137,3 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """All memory behind some tensors, padding included, each piece once."""
     storages = [local(tensor).untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-# What a rank sends.
-
-
-def _first(argument: Any) -> Tensor:
-    """The one tensor in an argument that may be a list, or a list of lists, of it."""
-    while not isinstance(argument, Tensor):
-        (argument,) = argument
-    return argument
-
-
-# Each operator by which torch's strategies reach a process group: the kind, and which argument is
-# what the rank puts in. The group is the argument after the tensors.
-OPERATORS: Mapping[str, tuple[str, int]] = {
-    "c10d::allreduce_": ("all_reduce", 0),
-    "c10d::_allgather_base_": ("all_gather", 1),
-    "c10d::allgather_": ("all_gather", 1),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
-    "_c10d_functional::all_reduce": ("all_reduce", 0),
-}
-WITHOUT_TRAFFIC = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
-
-
-class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the collectives inside the block, those that C++ starts too."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: Counter[Collective] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func.name().partition(".")[0]
-        if "c10d" in name and name not in WITHOUT_TRAFFIC:
-            self._count(name, args)
-        return func(*args, **(kwargs or {}))
-
-    def _count(self, name: str, args: tuple[Any, ...]) -> None:
-        kind, index = OPERATORS[name]
-        if name.startswith("_c10d_functional"):
-            group = _resolve_process_group(args[-1])
-        else:
-            group = dist.ProcessGroup.unbox(args[index + 1])
-        ranks = tuple(dist.get_process_group_ranks(group))
-        self.seen[Collective(kind, _first(args[index]).nbytes, ranks)] += 1
-
-
-def num_recorded() -> int:
-    """Collectives that the flight recorder has of this process, whoever started them."""
-    dump: Callable[..., bytes] = _distributed_c10d._dump_fr_trace  # type: ignore[attr-defined]
-    entries = pickle.loads(dump(True, False, False))["entries"]
-    return 1 + max((int(entry["record_id"]) for entry in entries), default=-1)

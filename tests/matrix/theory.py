@@ -20,6 +20,7 @@ from typing import NamedTuple
 from cells import MODEL, NUM_RANKS, VOCABULARY, Cell
 from runs import CONFIG
 from trainer.config import parse_config
+from trainer.counting import Collective
 from trainer.model import build_hollow
 from trainer.tensor_parallel import PLAN
 
@@ -28,14 +29,6 @@ FORMATS = {"fp32": 4, "bf16": 2}
 FLAT_ALIGNMENT = 16  # bytes: torch/distributed/fsdp/_flat_param.py, _get_aligned_numel
 
 Shape = tuple[int, ...]
-
-
-class Collective(NamedTuple):
-    """size_bytes: what a rank puts in. ranks: those that take part."""
-
-    kind: str
-    size_bytes: int
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)

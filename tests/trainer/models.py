@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer import phase
+from trainer.config import ModelConfig
+from trainer.model import GPT
 
 
 class Words(nn.Module):
@@ -141,6 +144,20 @@ class Unreduced(Words):
         return super().forward(tokens, targets).expand(len(tokens))
 
 
+class AsksForValues(Words):
+    """What it computes depends on a value."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return super().forward(tokens, targets) * (1 if tokens.sum().item() == 0 else 2)
+
+
+class Stumbles(Words):
+    """Built well, it cannot be called."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        raise KeyError("mask")
+
+
 class ValidatesToNan(Words):
     """Trains well, and has no number to show for it."""
 
@@ -167,7 +184,7 @@ def drawn_by_numpy() -> nn.Module:
     return model
 
 
-def words(**args: bool) -> nn.Module:
+def words(**args: Any) -> nn.Module:
     return Words(**args)
 
 
@@ -205,6 +222,30 @@ def stack() -> nn.Module:
 
 def unreduced() -> nn.Module:
     return Unreduced()
+
+
+def asks_for_values() -> nn.Module:
+    return AsksForValues()
+
+
+def built_from_values() -> nn.Module:
+    model = Words()
+    if model.head.weight.sum().item() == 0:
+        raise ValueError("not drawn")
+    return model
+
+
+def stumbles() -> nn.Module:
+    return Stumbles()
+
+
+def fails() -> nn.Module:
+    raise RuntimeError("no such luck")
+
+
+def gpt(layers: int, heads: int, width: int, context: int, vocab_size: int) -> nn.Module:
+    sizes = ModelConfig(layers, heads, width, context, None, 0.0, True, None, {}, None)
+    return GPT(sizes, vocab_size)
 
 
 def refused_on_rank_1() -> nn.Module:

@@ -41,7 +41,8 @@ CONFIG: dict[str, Any] = {
     "batch": {"micro": 2, "accumulation": 1}, "steps": 6,
     "evaluation": {"every": None, "batches": None}, "seed": 7,
     "nonfinite": {"policy": "stop", "limit": 0},
-    "logging": {"every": 2, "tensorboard": False, "samples": False}, "compile": False,
+    "logging": {"every": 2, "tensorboard": False, "samples": False, "traffic": False},
+    "compile": False,
     "parallelism": {
         "strategy": "ddp", "shard_group": None, "tensor": 1, "precision": "fp32",
         "reductions": "fp32", "buffers": None, "activation_checkpointing": "none",

@@ -88,10 +88,11 @@ CASES = {
     "T29": "a step of NaN poisons the weights and pushes the good checkpoints out",
     "T30": "validation on rank 0 alone hangs",
     "T31": "the loader's workers hang and nobody says where",
+    "T32": "a shard group over several nodes is needed, or one over all is slow",
 }
 LATER = {
     **dict.fromkeys(("L42", "L43"), "the first error among many logs, policies for lost nodes"),
-    **dict.fromkeys(("T32", "T33"), "advice and estimates"),
+    "T33": "an estimate far below use",
 }
 """What a later release tests."""
 

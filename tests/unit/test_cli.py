@@ -254,6 +254,8 @@ def test_a_run_from_submit_to_its_second_submit(tmp_path: Path, good: str) -> No
         ).stdout
 
     assert "watch" in orchestrate("submit", good)
+    plan = json.loads((tmp_path / "runs" / "good" / "plan.json").read_bytes())
+    assert plan["memory"]["total_bytes"] > 0
     unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
     watcher = subprocess.Popen(
         [sys.executable, "-c", "from orchestrator.cli import main; main(['watch', 'good'])"],

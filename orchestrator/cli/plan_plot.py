@@ -1,0 +1,108 @@
+"""`plan --plot`: memory and traffic as bars. The only import of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.estimate.figures import Estimate
+    from orchestrator.estimate.grid import Cell
+    from orchestrator.estimate.hardware import Hardware
+
+FORMATS = (".png", ".svg")
+# More bars cannot be told apart on a page.
+MOST_BARS = 40
+SPANS = {"inside": "inside a node", "between": "between nodes"}
+
+
+def plot(cells: Sequence[Cell], hardware: Hardware, file: Path) -> None:
+    """Draw the plans of all cells: memory by what it is for, with a line for the card's, and what
+    a rank sends inside and between nodes. The same plans give the same svg.
+
+    Raises UserError: another kind of file, no matplotlib, nothing to draw.
+    """
+    if file.suffix not in FORMATS:
+        raise UserError(f"--plot: {file}: write a name that ends with .png or .svg")
+    drawn = [(_label(cell), cell.estimate) for cell in cells if cell.estimate is not None]
+    if not 0 < len(drawn) <= MOST_BARS:
+        raise UserError(f"--plot: {len(drawn)} bars to draw; from 1 to {MOST_BARS} are possible")
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context({"svg.hashsalt": "orchestrate", "svg.fonttype": "none"}):
+        from matplotlib.figure import Figure  # never pyplot: it looks for a screen
+
+        figure = Figure(figsize=(max(7.0, 1.0 + 0.6 * len(drawn)), 8), layout="constrained")
+        above, below = figure.subplots(2, 1)
+        _memory(above, drawn, hardware)
+        _traffic(below, drawn)
+        try:
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+        except OSError as error:
+            raise UserError(f"--plot: {file}: cannot write ({error.strerror})") from None
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib  # late: no other command needs it, and few have it
+    except ImportError:
+        raise UserError(
+            "--plot needs matplotlib: pip install 'orchestrate-training[report]'"
+        ) from None
+    matplotlib.use("agg")
+    return matplotlib
+
+
+def _label(cell: Cell) -> str:
+    values = [str(value).lower() for value in cell.values.values()]
+    names = list(cell.values)
+    return ", ".join(
+        value if name == "strategy" else f"{name} {value}"
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+Bars = Sequence[tuple[str, "Estimate"]]
+
+
+def _memory(axes: Any, drawn: Bars, hardware: Hardware) -> None:
+    names = drawn[0][1].memory.lines
+    _stacked(axes, drawn, list(names), lambda one, name: one.memory.lines[name] / 2**30)
+    if hardware.memory_bytes is not None:
+        size = hardware.memory_bytes / 2**30
+        label = f"{hardware.card or 'the card'}: {size:.3g} GiB"
+        axes.axhline(size, color="black", linestyle="--", label=label)
+    axes.set_ylabel("GiB of the fullest rank")
+    axes.set_title("Memory at the peak of a step")
+    _legend(axes)
+
+
+def _traffic(axes: Any, drawn: Bars) -> None:
+    _stacked(axes, drawn, list(SPANS), lambda one, span: one.traffic.sent_bytes(span) / 1e9, SPANS)
+    axes.set_ylabel("GB sent by a rank in a step")
+    axes.set_title("Communication")
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _stacked(
+    axes: Any,
+    drawn: Bars,
+    names: Sequence[str],
+    value: Callable[[Estimate, str], float],
+    words: dict[str, str] | None = None,
+) -> None:
+    places = range(len(drawn))
+    bottom = [0.0] * len(drawn)
+    for name in names:
+        heights = [value(one, name) for _, one in drawn]
+        if any(heights):
+            axes.bar(places, heights, bottom=bottom, label=(words or {}).get(name, name))
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    labels = [label for label, _ in drawn]
+    axes.set_xticks(list(places), labels, fontsize="small", rotation=30, ha="right")

@@ -1,0 +1,206 @@
+"""The plan as a text for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.table import aligned
+from orchestrator.estimate.lines import changes, yaml_lines
+from orchestrator.estimate.reason import gb, gib, seconds, shape_words
+from orchestrator.units import format_duration
+
+if TYPE_CHECKING:
+    from orchestrator.cli.plan import Planned
+    from orchestrator.estimate.advice import Advice
+    from orchestrator.estimate.figures import Estimate, Pace
+    from orchestrator.estimate.grid import Cell
+    from orchestrator.estimate.hardware import Hardware
+    from orchestrator.estimate.setting import Setting
+    from orchestrator.spec import JobSpec
+
+LINES = {
+    "parameters": "parameters, as held between steps",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "buffers": "buffers of the model",
+    "buckets": "buckets and buffers of reductions",
+    "unsharded": "gathered or whole for a while",
+    "activations": "activations",
+    "logits": "logits",
+    "working": "working memory of operations",
+    "overhead": "context of the device",
+}
+LIMITS = {
+    "compute": "computation",
+    "inside": "the links inside a node",
+    "between": "the network between nodes",
+}
+SECONDS_KNOWN = (
+    "Time, cost and fit need the hardware: resources.gpu_type in the job file, or in the cluster "
+    "profile `hardware: {card: NAME, between: {bandwidth: 50GB/s}}`."
+)
+
+
+def plan_text(spec: JobSpec, planned: Planned) -> str:
+    """Return all sections, each behind a line of its own."""
+    one, hardware = planned.estimate, planned.question.hardware
+    blocks = [
+        [_head(spec, planned)],
+        ["MEMORY of the fullest rank, " + _moment(one), *_memory(one, hardware)],
+        ["TRAFFIC of a rank in one step", *_traffic(one)],
+        ["TIME", *_time(one, spec)],
+        ["ADVICE", *_advice(planned.advice, one)],
+    ]
+    if one.left_out:
+        blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in one.left_out)])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _head(spec: JobSpec, planned: Planned) -> str:
+    setting, outline = planned.estimate.setting, planned.question.outline
+    card = planned.question.hardware.card
+    parts = [
+        f"{spec.name}: {setting.num_nodes} x {setting.ranks_per_node} ranks",
+        shape_words(setting),
+        f"{setting.precision}, {outline.numel:,} parameters",
+        f"{setting.tokens_per_step:,} tokens a step",
+    ]
+    return ", ".join(parts) + (f", on {card}" if card else "")
+
+
+def _moment(one: Estimate) -> str:
+    words = {"optimizer": "in the optimizer's step", "forward": "at the end of the forward pass"}
+    return f"at its peak {words.get(one.memory.at, f'in the {one.memory.at} pass')}"
+
+
+def _memory(one: Estimate, hardware: Hardware) -> Iterator[str]:
+    rows = [(LINES[name], gib(size)) for name, size in one.memory.lines.items() if size]
+    rows.append(("all", f"{gib(one.memory.total)}{_verdict(one, hardware)}"))
+    if one.memory.host:
+        rows.append(("on the CPU, for each rank", gib(one.memory.host)))
+    yield from _indented(rows)
+
+
+def _verdict(one: Estimate, hardware: Hardware) -> str:
+    if hardware.memory_bytes is None:
+        return ""
+    from orchestrator.estimate.whole import FITS
+
+    verdict = "fits" if one.fits else "does NOT fit"
+    return f" of {gib(hardware.memory_bytes)}: {verdict} ({FITS:.0%} are counted on)"
+
+
+def _traffic(one: Estimate) -> Iterator[str]:
+    transfers = one.traffic.transfers
+    if not transfers:
+        yield "  nothing: there is one rank"
+        return
+    where = {"inside": "inside a node", "between": "between nodes"}
+    rows = [("OF WHAT", "BY", "CALLS", "RANKS", "SENT", "WHERE")]
+    rows += [
+        (t.what, t.kind, str(t.count), str(t.group_size), gb(t.sent_bytes), where[t.span])
+        for t in transfers
+    ]
+    yield from _indented(rows)
+    for span, words in where.items():
+        if any(t.span == span for t in transfers):
+            yield f"  {words}: {gb(one.traffic.sent_bytes(span))} a rank{_span_time(one, span)}"
+    if one.setting.num_nodes > 1:
+        yield f"  out of each node: {gb(one.traffic.node_bytes)}"
+
+
+def _span_time(one: Estimate, span: str) -> str:
+    if one.pace is None:
+        return ""
+    return f", {seconds(one.pace.inside_s if span == 'inside' else one.pace.between_s)}"
+
+
+def _time(one: Estimate, spec: JobSpec) -> Iterator[str]:
+    pace = one.pace
+    if pace is None:
+        yield f"  {SECONDS_KNOWN}"
+        return
+    rows = [
+        ("one step", f"{seconds(pace.step_s)}: {_parts(pace)}"),
+        ("throughput", f"{pace.tokens_per_s:,.0f} tokens/s"),
+        ("to the end", f"{_long(pace.total_s)} for {spec.train.steps:,} steps{_cost(pace)}"),
+        ("the limit", LIMITS.get(pace.bound, pace.bound)),
+    ]
+    yield from _indented(rows)
+
+
+def _parts(pace: Pace) -> str:
+    parts = {
+        "computation": pace.compute_s,
+        "the optimizer": pace.optimizer_s,
+        "the host, for sharded units": pace.host_s,
+        "communication that nothing hides": pace.exposed_s,
+    }
+    return ", ".join(f"{seconds(time_s)} {name}" for name, time_s in parts.items() if time_s)
+
+
+def _long(time_s: float) -> str:
+    return format_duration(round(time_s)) if time_s >= 1 else seconds(time_s)
+
+
+def _cost(pace: Pace) -> str:
+    return "" if pace.cost is None else f", {pace.cost:,.2f} by price_per_gpu_hour"
+
+
+def _advice(advice: Advice, wanted: Estimate) -> Iterator[str]:
+    yield f"  {advice.reason}"
+    if advice.best is not None:
+        yield from _best(advice.best, wanted.setting)
+    if advice.runner_up is not None:
+        yield f"  next best: {_figures(advice.runner_up)}"
+    for remedy in advice.remedies:
+        figures = f" ({_numbers(remedy.estimate)})" if remedy.estimate else ""
+        yield f"  would help: {remedy.words}{figures}"
+
+
+def _best(best: Estimate, wanted: Setting) -> Iterator[str]:
+    yield f"  best: {_figures(best)}"
+    lines = yaml_lines(changes(wanted, best.setting))
+    if not lines:
+        yield "  The job file says so already."
+        return
+    yield "  write into the job file:"
+    yield from (f"    {line}" for line in lines)
+
+
+def _figures(one: Estimate) -> str:
+    return f"{shape_words(one.setting)}: {_numbers(one)}"
+
+
+def _numbers(one: Estimate) -> str:
+    time = f", {seconds(one.pace.step_s)} a step" if one.pace else ""
+    return f"{gib(one.memory.total)}{time}"
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield from (f"  {line}" for line in aligned(rows).splitlines())
+
+
+def cells_table(cells: Sequence[Cell]) -> str:
+    """Return one row for each combination, in the order given."""
+    names = list(cells[0].values)
+    head = [*(name.upper() for name in names), "MEMORY", "FITS", "STEP", "TOKENS/S", "OUT OF NODE"]
+    rows = [head, *(_cell_row(cell) for cell in cells)]
+    problems = [f"not possible: {_values(cell)}: {cell.problem}" for cell in cells if cell.problem]
+    return "\n".join([aligned(rows), *problems])
+
+
+def _values(cell: Cell) -> str:
+    return ", ".join(f"{name}={str(value).lower()}" for name, value in cell.values.items())
+
+
+def _cell_row(cell: Cell) -> list[str]:
+    values = [str(value).lower() for value in cell.values.values()]
+    one = cell.estimate
+    if one is None:
+        return [*values, "-", "-", "-", "-", "-"]
+    fits = {True: "yes", False: "NO", None: "?"}[one.fits]
+    time = (seconds(one.pace.step_s), f"{one.pace.tokens_per_s:,.0f}") if one.pace else ("?", "?")
+    egress = gb(one.traffic.node_bytes) if one.setting.num_nodes > 1 else "-"
+    return [*values, gib(one.memory.total), fits, *time, egress]

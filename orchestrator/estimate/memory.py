@@ -1,0 +1,90 @@
+"""Bytes that a rank holds at its peak, and what they are."""
+
+from __future__ import annotations
+
+from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
+from orchestrator.estimate.engines import Engine, Sharded
+from orchestrator.estimate.figures import Memory
+from orchestrator.estimate.held import held
+from orchestrator.estimate.ledger import Ledger
+from orchestrator.estimate.outline import Outline
+from orchestrator.estimate.setting import Setting
+
+
+def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0) -> Memory:
+    """Return the peak of a step of the rank that has most (rank 0), from the second step on.
+
+    Args:
+        hardware_overhead_bytes: the device's context, and what the allocator cannot use.
+    """
+    state, offloads = held(setting, outline), setting.cpu_offload
+    ledger = Ledger(
+        {
+            "parameters": 0 if offloads else state.parameters,
+            "optimizer": 0 if offloads else state.optimizer,
+            "buffers": outline.buffer_bytes,
+        }
+    )
+    engine = (Sharded if setting.uses_fsdp else Engine)(setting, outline, state, ledger)
+    _step(setting, outline, engine, ledger)
+    moment, lines = ledger.peak
+    return Memory(
+        **lines,
+        overhead=hardware_overhead_bytes,
+        host=sum(state) if offloads else 0,
+        at=moment,
+        moments=ledger.moments,
+    )
+
+
+def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) -> None:
+    """The last micro-batch of a step, and the optimizer's part; they hold most."""
+    blocks = range(len(outline.units))
+    again = [recomputing(setting, block) != "none" for block in blocks]
+    first = {recomputing(setting, block): block for block in blocks}
+    known = {kind: layer_of(setting, outline, block) for kind, block in first.items()}
+    layers = [known[recomputing(setting, block)] for block in blocks]
+    head = head_of(setting, outline)
+    engine.begin()
+    for block in blocks:
+        engine.forward(block)
+        ledger.hold(activations=layers[block].kept)
+        engine.forward_ended(block, again[block])
+    _loss(head, engine, ledger, again)
+    for block in reversed(blocks):
+        _backward(block, layers[block], engine, ledger, again[block])
+    engine.gradients(-1, 0.5)
+    ledger.drop(activations=head.stream)
+    engine.backward_ended(-1)
+    engine.end()
+    ledger.enter("optimizer")
+
+
+def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None:
+    """From the last block's output to its gradient; cross entropy has three tensors of logits."""
+    ledger.hold(activations=head.kept)
+    ledger.hold(logits=head.logits + head.floats + head.losses)
+    ledger.drop(logits=head.logits + head.floats)
+    engine.loss_known(again)
+    ledger.enter("backward")
+    engine.backward(-1, False)
+    ledger.hold(logits=2 * head.losses)
+    ledger.drop(logits=2 * head.losses)
+    if head.floats:
+        ledger.hold(logits=head.logits)
+        ledger.drop(logits=head.losses)
+    engine.gradients(-1, 0.5)
+    ledger.drop(logits=head.logits, activations=head.kept)
+    ledger.hold(activations=head.stream)
+
+
+def _backward(block: int, layer: Layer, engine: Engine, ledger: Ledger, again: bool) -> None:
+    """A block, from its last activations to its first."""
+    engine.backward(block, again)
+    ledger.hold(working=layer.again)
+    ledger.pass_by(working=layer.perceptron)
+    engine.gradients(block, 2 / 3)
+    ledger.pass_by(working=layer.attention)
+    ledger.drop(working=layer.again, activations=layer.kept)
+    engine.gradients(block, 1 / 3)
+    engine.backward_ended(block)

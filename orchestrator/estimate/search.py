@@ -1,0 +1,156 @@
+"""What of all settings fits, and which of these is the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from orchestrator.estimate.memory import memory
+from orchestrator.estimate.reason import fastest_of
+from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
+from orchestrator.estimate.whole import FITS, estimate
+
+if TYPE_CHECKING:
+    from orchestrator.estimate.figures import Estimate
+    from orchestrator.estimate.hardware import Hardware
+    from orchestrator.estimate.outline import Outline
+    from orchestrator.estimate.setting import Setting
+
+# Faster by less than this is no reason for a more complicated setting.
+TIE_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Args:
+        setting: the job as it is written.
+        fixed: names of what stays so (see lines.KEYS).
+        allowed: whether the job file may hold a setting.
+        node_sizes: all numbers of nodes that an attempt may have; it must fit with each.
+    """
+
+    setting: Setting
+    outline: Outline
+    hardware: Hardware
+    fixed: frozenset[str] = frozenset()
+    allowed: Callable[[Setting], bool] = lambda setting: True
+    node_sizes: tuple[int, ...] = ()
+    _sizes: dict[Setting, int] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def estimate(self, setting: Setting) -> Estimate:
+        return estimate(setting, self.outline, self.hardware)
+
+    def fits(self, setting: Setting) -> bool:
+        """Whether it fits with each number of nodes; fewer nodes make more micro-batches."""
+        counted_on = (self.hardware.memory_bytes or 0) * FITS
+        return all(self.size_bytes(one) <= counted_on for one in self._at_sizes(setting))
+
+    def size_bytes(self, setting: Setting) -> int:
+        """Bytes of the fullest rank at its peak."""
+        if setting not in self._sizes:
+            held = memory(setting, self.outline, self.hardware.context_bytes)
+            self._sizes[setting] = held.total
+        return self._sizes[setting]
+
+    def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
+        yield setting
+        passes = setting.accumulation * setting.num_nodes
+        for nodes in self.node_sizes:
+            if nodes != setting.num_nodes and passes % nodes == 0:
+                yield _with_nodes(setting, nodes, passes // nodes)
+
+
+def _with_nodes(setting: Setting, nodes: int, accumulation: int) -> Setting:
+    """The setting on other nodes; a group that is all ranks then is full_shard, as in the trainer.
+    Nothing else changes."""
+    after = replace(setting, num_nodes=nodes, accumulation=accumulation)
+    if after.shard_group is not None and after.shard_group * after.tensor >= after.num_ranks:
+        return replace(after, strategy="full_shard", shard_group=None)
+    return after
+
+
+def form(setting: Setting) -> tuple[str, int | None]:
+    return setting.strategy, setting.shard_group
+
+
+def fitting(question: Question) -> list[Estimate]:
+    """What fits; with offloading only where nothing does without it, since that is far slower."""
+    if "cpu_offload" in question.fixed:
+        return _estimates(question, question.setting.cpu_offload)
+    return _estimates(question, False) or _estimates(question, True)
+
+
+def _candidates(question: Question, offload: bool) -> Iterator[Setting]:
+    for shape in shapes(question.setting, question.fixed):
+        one = replace(shape, cpu_offload=offload)
+        if (one.shards or not offload) and question.allowed(one):
+            yield one
+
+
+def _estimates(question: Question, offload: bool) -> list[Estimate]:
+    """What fits. Where the whole batch fits at once, computing anything again is only slower."""
+    found: dict[Setting, Estimate] = {}
+    at_once: set[object] = set()
+    for shape in _candidates(question, offload):
+        if form(shape) in at_once:
+            continue
+        for setting in _largest(question, shape):
+            found[setting] = question.estimate(setting)
+            if setting.accumulation == 1 or "micro" in question.fixed:
+                at_once.add(form(shape))
+    return list(found.values())
+
+
+def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
+    """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
+    each = [one for one in batches(shape, question.fixed) if question.allowed(one)]
+    # Micro-batches of 1, with gradients that are not kept, need least.
+    if not each or not any(map(question.fits, {each[0], *each[-2:]})):
+        return
+    largest = next((one for one in each if question.fits(one)), None)
+    if largest is None:
+        return
+    yield largest
+    wanted = question.setting.micro
+    if wanted != largest.micro:
+        yield from islice((one for one in each if one.micro == wanted and question.fits(one)), 1)
+
+
+def least_of(question: Question) -> Estimate | None:
+    """What needs least memory of all, without and, unless that is fixed, with offloading."""
+    offload = question.setting.cpu_offload if "cpu_offload" in question.fixed else False
+    found = [
+        one
+        for shape in _candidates(question, offload)
+        for one in batches(shape, question.fixed)[-2:]
+        if question.allowed(one)
+    ]
+    return question.estimate(min(found, key=question.size_bytes)) if found else None
+
+
+def best_of(found: Iterable[Estimate], wanted: Setting) -> Estimate:
+    """Return the fastest, or of those that are nearly as fast the simplest; what goes by the plain
+    rule where times are not known. There is at least one."""
+    found = list(found)
+    fastest = fastest_of(found)
+    if fastest is None or any(e.pace is None for e in found):
+        return min(found, key=lambda e: (_effort(e), complexity(e.setting, wanted)))
+    tied = [e for e in found if _step_s(e) <= _step_s(fastest) * (1 + TIE_SHARE)]
+    return min(tied, key=lambda e: complexity(e.setting, wanted))
+
+
+def _step_s(one: Estimate) -> float:
+    return one.pace.step_s if one.pace else 0.0
+
+
+def _effort(one: Estimate) -> tuple[int, ...]:
+    """What is compared where no time is known: the rule that DDP is for what fits, and on several
+    nodes groups inside a node are for what does not."""
+    setting = one.setting
+    recomputed = RECOMPUTED.index(setting.checkpointing)
+    inside = setting.num_shards * setting.tensor <= setting.ranks_per_node
+    return (setting.cpu_offload, recomputed, setting.shards and not inside)

@@ -1,0 +1,151 @@
+"""`orchestrate plan`: what it prints, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import orchestrate
+from orchestrator.errors import UserError
+from orchestrator.estimate.grid import MOST_CELLS, parse_axes
+
+JOB = """\
+name: plan
+resources: {nodes: 2, gpus_per_node: 8}
+parallelism:
+  strategy: full_shard
+  precision: bf16
+train:
+  model: {layers: 32, heads: 32, width: 4096, context: 2048, vocab_size: 50304}
+  data: {python_docs: true}
+  batch: {micro: 2}
+  steps: 10000
+"""
+CLUSTERS = """\
+default: known
+clusters:
+  known:
+    target: slurm
+    hardware: {card: h100-sxm, between: {bandwidth: 10GB/s, latency: 5us}, price_per_gpu_hour: 2}
+  unknown: {target: slurm}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path, clusters = tmp_path / "job.yaml", tmp_path / "sites.yaml"
+    path.write_text(JOB)
+    clusters.write_text(CLUSTERS)
+    monkeypatch.setenv("ORCHESTRATE_CLUSTERS", str(clusters))
+    return path
+
+
+def run(*words: object) -> Result:
+    result = CliRunner().invoke(orchestrate, ["plan", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def answer(*words: object) -> dict[str, Any]:
+    found = json.loads(run(*words, "--json").stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_text_has_figures_and_advice(job: Path) -> None:
+    text = run(job).stdout
+    for words in ("MEMORY of the fullest rank", "TRAFFIC of a rank", "TIME", "ADVICE",
+                  "optimizer state", "of 74.5 GiB: fits", "between nodes", "tokens/s",
+                  "by price_per_gpu_hour", "the limit", "write into the job file:",
+                  "      strategy: hybrid_shard", "next best:"):  # fmt: skip
+        assert words in text, words
+
+
+def test_the_lines_of_the_advice_are_taken_by_the_job_file(job: Path) -> None:
+    found = answer(job)
+    sets = [f"--set={key}={value}" for key, value in found["advice"]["best"]["set"].items()]
+    assert "--set=parallelism.strategy=hybrid_shard" in sets
+    again = answer(job, *sets)
+    assert again["setting"] == found["advice"]["best"]["setting"]
+    assert again["advice"]["best"]["set"] == {}
+    assert again["step_s"] == found["advice"]["best"]["step_s"] < found["step_s"]
+
+
+def test_json_has_what_a_report_reads(job: Path) -> None:
+    found = answer(job)
+    assert found["memory"]["total_bytes"] == sum(found["memory"]["lines"].values())
+    assert found["memory"]["card_bytes"] == 80 * 10**9
+    assert found["fits"] is True
+    assert found["tokens_per_s"] == pytest.approx(16 * 2 * 2048 / found["step_s"])
+    assert found["traffic"]["between_bytes"] > 0 == found["traffic"]["inside_bytes"]
+    assert found["pace"]["cost"] == pytest.approx(found["pace"]["total_s"] / 3600 * 16 * 2)
+
+
+def test_without_hardware_memory_and_traffic_are_there_and_the_key_is_named(job: Path) -> None:
+    text = run(job, "--cluster", "unknown").stdout
+    assert "optimizer state" in text
+    assert "reduce_scatter" in text
+    assert "`hardware: {card: NAME" in text
+    found = answer(job, "--cluster", "unknown")
+    assert found["fits"] is found["step_s"] is found["advice"]["best"] is None
+
+
+def test_check_is_for_a_pipeline(job: Path) -> None:
+    assert run(job, "--check").exit_code == 0
+    assert run(job, "--check", "--set", "parallelism.strategy=ddp").exit_code == 1
+    assert run(job, "--set", "parallelism.strategy=ddp").exit_code == 0
+    assert "does NOT fit" in run(job, "--set", "parallelism.strategy=ddp").stdout
+
+
+def test_compare_shows_what_fits_first_and_then_the_fastest(job: Path) -> None:
+    axes = "strategy=ddp,full_shard,hybrid_shard;nodes=1,2"
+    cells = answer(job, "--compare", axes)["compared"]
+    assert len(cells) == 6
+    speeds = [c["plan"]["tokens_per_s"] for c in cells if c["plan"] and c["plan"]["fits"]]
+    assert speeds == sorted(speeds, reverse=True)
+    kinds = [None if c["plan"] is None else c["plan"]["fits"] for c in cells]
+    assert kinds == [True] * 3 + [False] * 2 + [None]
+    lines = run(job, "--compare", axes).stdout.splitlines()
+    assert lines[0].split()[:3] == ["STRATEGY", "NODES", "MEMORY"]
+    assert lines[-1].startswith("not possible: strategy=hybrid_shard, nodes=1: ")
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [("strategy", "has no ="), ("strateg=ddp", "did you mean strategy"),
+     ("strategy=fsdp3", "none of ddp, shard_grad_op"), ("nodes=0", "no whole number from 1"),
+     ("nodes=1;micro=" + ",".join(map(str, range(1, MOST_CELLS + 2))), "at most 500"),
+     ("offload=yes", "none of false, true")],
+)  # fmt: skip
+def test_what_compare_cannot_read_is_told(axes: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse_axes(axes)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_plot_draws_memory_and_traffic(job: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'orchestrate-training[report]'")
+    files = [job.with_name(f"{name}.{suffix}") for name in "ab"]
+    for file in files:
+        run(job, "--plot", file)
+    first, second = (file.read_bytes() for file in files)
+    assert first[:4] == (b"\x89PNG" if suffix == "png" else b"<?xm")
+    if suffix == "svg":
+        assert first == second
+        for words in (b"h100-sxm: 74.5 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):
+            assert words in first
+
+
+def test_plot_without_matplotlib_says_what_to_install(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install 'orchestrate-training\[report\]'"):
+        CliRunner().invoke(
+            orchestrate, ["plan", str(job), "--plot", "x.png"], catch_exceptions=False
+        )
