@@ -42,6 +42,7 @@ COMMANDS = {
     "list": "list_runs",  # a submodule `list` would hide the builtin in this package
     "explain": "explain",
     "plan": "plan",
+    "bench": "bench",
     "fabric": "fabric",
     "schema": "schema",
     "trust": "trust",
