@@ -1,0 +1,211 @@
+"""Advice against measurement on the CPU: `python -m benchmarks.advice`; writes
+docs/advice-measured.md.
+
+All strategies of some models are run by `orchestrate bench`, on one simulated node and on two. The
+planner gets its figures of the machine from `bench --calibrate` on another model. Then memory
+limits are laid between the measured peaks, and for each the strategy that `strategy: auto` takes is
+compared with the fastest measured one that fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.advice_page import page
+from orchestrator.bench.book import DONE, Row, row_of
+from orchestrator.cli.common import load_job
+from orchestrator.errors import FaultsError
+from orchestrator.estimate.whole import FITS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/advice-measured.md"
+WHOLE = "ddp,shard_grad_op,full_shard"
+# Nodes, and the strategies that are possible there with two ranks each.
+SHAPES = {1: WHOLE, 2: f"{WHOLE},hybrid_shard"}
+STEPS = 16
+JOB = """\
+name: {name}
+resources: {{nodes: {nodes}, ranks_per_node: 2}}
+parallelism:
+  activation_checkpointing: none
+  cpu_offload: false
+  gradient_sync: last
+train:
+  model: {{layers: {layers}, heads: 4, width: {width}, context: 64, vocab_size: {vocab}}}
+  data: {{synthetic: {{samples: 512}}}}
+  batch: {{micro: {micro}, accumulation: 1}}
+  steps: {steps}
+"""
+# A limit between two peaks that are nearer than this is one inside the noise of either.
+APART = 1.06
+LEAST_SHARE = 0.9
+LEAST_CELLS = 10
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of a bundled GPT, and the sequences of a rank."""
+
+    name: str
+    layers: int
+    width: int
+    vocab: int
+    micro: int
+
+    def write(self, folder: Path, nodes: int) -> Path:
+        """Write the job file of this model on so many nodes."""
+        path = folder / f"{self.name}-{nodes}.yaml"
+        sizes = {"layers": self.layers, "width": self.width, "vocab": self.vocab}
+        name = path.stem
+        text = JOB.format(name=name, nodes=nodes, micro=self.micro, steps=STEPS, **sizes)
+        path.write_text(text)
+        return path
+
+
+JUDGED = (
+    Model("words", 2, 256, 32768, 2),
+    Model("blocks", 4, 384, 4096, 2),
+    Model("batch", 3, 320, 8192, 8),
+)
+CALIBRATION = Model("other", 3, 288, 12288, 2)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One cell: a model on some nodes under a memory limit.
+
+    Args:
+        right: the fastest measured strategy that fits; tied: the next one is as fast within the
+            noise.
+        advised: what `strategy: auto` takes; "nothing" where it says that nothing fits.
+    """
+
+    model: str
+    nodes: int
+    limit_bytes: int
+    right: str
+    step_s: float
+    tied: str
+    advised: str
+
+    @property
+    def counts(self) -> bool:
+        return not self.tied
+
+
+def bench(job: Path, *words: str) -> tuple[list[Row], str]:
+    """Run `orchestrate bench` in the job's folder; its rows, and what it printed."""
+    command = [str(Path(sys.executable).with_name("orchestrate")), "bench", job.name, *words]
+    command += ["--steps", str(STEPS), "-o", f"{job.stem}-bench"]
+    done = subprocess.run(
+        command, cwd=job.parent, stdout=subprocess.PIPE, text=True, check=False, timeout=3600
+    )
+    data: Any = json.loads((job.parent / f"{job.stem}-bench/bench.json").read_text())
+    rows = [row_of(one) for one in data["rows"]]
+    failed = [f"{row.run}: {row.reason}" for row in rows if row.state != DONE]
+    if failed or done.returncode:
+        raise SystemExit("\n".join(["not all runs of the bench ended well:", *failed]))
+    return rows, done.stdout
+
+
+def calibrated(folder: Path, nodes: int) -> str:
+    """Return the profile's `hardware` lines for so many nodes of two ranks on this machine."""
+    job = CALIBRATION.write(folder, nodes)
+    bench(job, "--strategies", "ddp", "--layers", "3", "--micro-batch", "8")
+    words = ("--strategies", SHAPES[nodes], "--layers", "2,5", "--micro-batch", "2")
+    bench(job, *words)
+    return fitted(job, nodes)
+
+
+def fitted(job: Path, nodes: int) -> str:
+    """Return the lines that `bench --calibrate` makes of all rows in the folder."""
+    from orchestrator.bench.calibrate import fit
+    from orchestrator.cli.benching import Asked, observations
+
+    asked = Asked(job, None, None, (), STEPS)
+    data: Any = json.loads((job.parent / f"{job.stem}-bench/bench.json").read_text())
+    found = fit(observations(asked, [row_of(one) for one in data["rows"]]))
+    print(f"# {nodes} node(s), errors of the fit: {[round(e, 3) for e in found.errors]}")
+    print(found.yaml, flush=True)
+    return found.yaml
+
+
+def limits(rows: Sequence[Row]) -> list[int]:
+    """Return a memory limit between each two peaks that are apart, and one above all."""
+    peaks = sorted(row.measured.peak_bytes or 0 for row in rows)
+    pairs = zip(peaks, [*peaks[1:], peaks[-1] * APART**2], strict=True)
+    return [int((low * high) ** 0.5) for low, high in pairs if high > low * APART]
+
+
+def verdicts(
+    model: str, nodes: int, rows: Sequence[Row], job: Path, hardware: str
+) -> Iterator[Verdict]:
+    """Yield the cells of one model on so many nodes."""
+    for limit in limits(rows):
+        fitting = [row for row in rows if (row.measured.peak_bytes or 0) <= limit]
+        first, *others = sorted(fitting, key=lambda row: row.measured.step_s or 0.0)
+        tied = next((row.cell.strategy for row in others if _tied(first, row)), "")
+        took = advised(job, hardware, limit)
+        right, step_s = first.cell.strategy, first.measured.step_s or 0.0
+        yield Verdict(model, nodes, limit, right, step_s, tied, took)
+
+
+def _tied(first: Row, other: Row) -> bool:
+    """Whether the upper quartile of one is above the lower quartile of the other."""
+    return (first.measured.high_s or 0.0) >= (other.measured.low_s or 0.0)
+
+
+def advised(job: Path, hardware: str, limit_bytes: int) -> str:
+    """Return what `strategy: auto` takes where a rank has so much memory."""
+    clusters = job.with_name(f"{job.stem}-clusters.yaml")
+    lines = [f"    {line}" for line in hardware.splitlines()]
+    lines.append(f"      gpu_memory: {round(limit_bytes / FITS)}B")
+    text = "\n".join(["default: here", "clusters:", "  here:", "    target: local", *lines])
+    clusters.write_text(f"{text}\n")
+    try:
+        loaded = load_job(job, None, str(clusters), ["parallelism.strategy=auto"])
+    except FaultsError as error:
+        print(error, file=sys.stderr)
+        return "nothing"
+    return loaded.resolved.spec.parallelism.strategy
+
+
+def main(folder: Path) -> None:
+    began = time.monotonic()
+    rows: dict[tuple[str, int], list[Row]] = {}
+    found: list[Verdict] = []
+    hardware = {nodes: calibrated(folder, nodes) for nodes in SHAPES}
+    for nodes, strategies in SHAPES.items():
+        for model in JUDGED:
+            job = model.write(folder, nodes)
+            rows[model.name, nodes], _ = bench(job, "--strategies", strategies)
+            here = rows[model.name, nodes]
+            found += verdicts(model.name, nodes, here, job, hardware[nodes])
+    text = page(rows, found, hardware, time.monotonic() - began)
+    PAGE.write_text(text)
+    print(text)
+    counted = [one for one in found if one.counts]
+    good = sum(one.advised == one.right for one in counted)
+    if len(counted) < LEAST_CELLS or good < LEAST_SHARE * len(counted):
+        raise SystemExit(f"{good} of {len(counted)} cells: fewer than {LEAST_SHARE:.0%} of 10")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="Keep the runs here, and go on from them.")
+    given = parser.parse_args().folder
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        main(given)
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))
