@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-planner test-k8s kind-demo ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-planner plan-proof test-k8s kind-demo ci bench golden docs clean
 
 setup: $(VENV)/.done
 
@@ -62,6 +62,10 @@ test-pods: setup
 # The planner's figures against what torch holds and sends, and the report in a real browser.
 test-planner: setup
 	$(BIN)/pytest -n 2 -m planner tests
+
+# All of the planner's forecasts against torch; writes docs/planner-measured.md and traffic-measured.md.
+plan-proof: setup
+	$(BIN)/pytest tests/planner --update-golden
 
 # Each time limit, exceeded on purpose; writes docs/timeouts-measured.md.
 timeouts: setup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import cli, slurm, step
+from benchmarks import cli, plan, slurm, step
 from benchmarks.paired import machine
 
 HEAD = """\
@@ -11,7 +11,7 @@ HEAD = """\
 
 if __name__ == "__main__":
     print(HEAD)
-    for part in (cli, slurm, step):
+    for part in (cli, plan, slurm, step):
         for row in part.rows():
             print(row, flush=True)
     print(f"\n{machine()}")

@@ -91,12 +91,11 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         RUN_LABEL: plan.name,
     }
     annotations = {**kubernetes.annotations, HASH_ANNOTATION: content_hash}
-    if plan.chosen:
-        annotations[CHOSEN_ANNOTATION] = " ".join(plan.chosen)
+    chosen = {CHOSEN_ANNOTATION: " ".join(plan.chosen)} if plan.chosen else {}
     found = {
         "labels": labels,
         "object_labels": {**labels, **object_labels(plan)},
-        "object_annotations": annotations,
+        "object_annotations": {**annotations, **chosen},
         "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
         "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
         "runtime_labels": {**labels, **RUNTIME_LABELS},

@@ -20,7 +20,7 @@ from trainer.config import WrapConfig, read_config
 from trainer.contract import ConfigurationError, write_json
 from trainer.model import call_factory
 from trainer.precision import autocast
-from trainer.tracing import ROOT, flops_of, narrow, order_of_calls, saved_bytes
+from trainer.tracing import ROOT, Kept, flops_of, kept_by, narrow, order_of_calls
 from trainer.wrapping import units_of
 
 VERSION = 1
@@ -86,7 +86,7 @@ def inspected(asked: Asked, remarks: list[str]) -> dict[str, Any]:
             f"it was run whole on the CPU, since it needs values ({type(error).__name__}: {error})"
         )
     whole = _build(asked)
-    model = Model(whole, contextlib.nullcontext(), _units(whole, asked.wrap, remarks))
+    model = Model(whole, contextlib.nullcontext(), _units(whole, asked.wrap, []))
     try:
         return _content(asked, model, remarks)
     except ConfigurationError:
@@ -141,9 +141,9 @@ def _content(asked: Asked, model: Model, remarks: list[str]) -> dict[str, Any]:
     buffers = {buffer.untyped_storage()._cdata: buffer for buffer in model.module.buffers()}
     with model.mode, order_of_calls(model.units) as order:
         flops = flops_of(model.module, asked.context)
-    saved = _saved(model, asked.context)
+    kept = _kept(model, asked.context)
     named = [*order, *(name for name in model.units if name not in order)]
-    units = [_unit(name, held, saved) for name in named]
+    units = [_unit(name, held, kept) for name in named]
     return {
         "version": VERSION,
         "torch": torch.__version__,
@@ -154,7 +154,8 @@ def _content(asked: Asked, model: Model, remarks: list[str]) -> dict[str, Any]:
         "buffer_bytes": sum(buffer.nbytes for buffer in buffers.values()),
         "flops_per_token": flops / asked.context,
         "units": units,
-        "root": _unit(ROOT, held, saved),
+        "root": _unit(ROOT, held, kept),
+        "working_bytes": {key: one.working for key, one in kept.items()},
         "left_out": [*LEFT_OUT, *remarks],
     }
 
@@ -188,25 +189,25 @@ def _parameters(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _unit(
-    name: str, held: Iterable[tuple[str, dict[str, Any]]], saved: Mapping[str, Mapping[str, int]]
+    name: str, held: Iterable[tuple[str, dict[str, Any]]], kept: Mapping[str, Kept]
 ) -> dict[str, Any]:
     return {
         "name": name,
         "parameters": [parameter for unit, parameter in held if unit == name],
-        "activation_bytes": {key: by_unit.get(name, 0) for key, by_unit in saved.items()},
+        "activation_bytes": {key: one.by_unit.get(name, 0) for key, one in kept.items()},
     }
 
 
-def _saved(model: Model, context: int) -> dict[str, Mapping[str, int]]:
-    """What a pass keeps, by number format: autocast has fp32 parameters, bf16 narrow ones too."""
+def _kept(model: Model, context: int) -> dict[str, Kept]:
+    """By number format: autocast has fp32 parameters, and bf16 narrow ones too."""
     module, units = model.module, model.units
     with model.mode:
-        found: dict[str, Mapping[str, int]] = {
-            "fp32/none": saved_bytes(module, units, context, autocast("fp32", CPU)),
-            "autocast/none": saved_bytes(module, units, context, autocast("bf16", CPU)),
+        found = {
+            "fp32/none": kept_by(module, units, context, autocast("fp32", CPU)),
+            "autocast/none": kept_by(module, units, context, autocast("bf16", CPU)),
         }
         narrow(module, torch.bfloat16)
-        return found | {"bf16/none": saved_bytes(module, units, context, autocast("bf16", CPU))}
+        return {**found, "bf16/none": kept_by(module, units, context, autocast("bf16", CPU))}
 
 
 def wrap_of(words: str) -> WrapConfig:

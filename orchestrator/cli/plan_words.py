@@ -36,10 +36,7 @@ LIMITS = {
     "inside": "the links inside a node",
     "between": "the network between nodes",
 }
-SECONDS_KNOWN = (
-    "Time, cost and fit need the hardware: resources.gpu_type in the job file, or in the cluster "
-    "profile `hardware: {card: NAME, between: {bandwidth: 50GB/s}}`."
-)
+SWEEP = "the sweep's elements: the figures are of the job without it"
 
 
 def plan_text(spec: JobSpec, planned: Planned) -> str:
@@ -49,11 +46,12 @@ def plan_text(spec: JobSpec, planned: Planned) -> str:
         [_head(spec, planned)],
         ["MEMORY of the fullest rank, " + _moment(one), *_memory(one, hardware)],
         ["TRAFFIC of a rank in one step", *_traffic(one)],
-        ["TIME", *_time(one, spec)],
+        ["TIME", *_time(planned, spec)],
         ["ADVICE", *_advice(planned.advice, one)],
     ]
-    if one.left_out:
-        blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in one.left_out)])
+    left_out = [*one.left_out, *([SWEEP] if spec.sweep else [])]
+    if left_out:
+        blocks.append(["NOT IN THESE FIGURES", *(f"  {words}" for words in left_out)])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -116,10 +114,10 @@ def _span_time(one: Estimate, span: str) -> str:
     return f", {seconds(one.pace.inside_s if span == 'inside' else one.pace.between_s)}"
 
 
-def _time(one: Estimate, spec: JobSpec) -> Iterator[str]:
-    pace = one.pace
+def _time(planned: Planned, spec: JobSpec) -> Iterator[str]:
+    pace = planned.estimate.pace
     if pace is None:
-        yield f"  {SECONDS_KNOWN}"
+        yield f"  is not known without {', and '.join(_missing(planned))}."
         return
     rows = [
         ("one step", f"{seconds(pace.step_s)}: {_parts(pace)}"),
@@ -128,6 +126,24 @@ def _time(one: Estimate, spec: JobSpec) -> Iterator[str]:
         ("the limit", LIMITS.get(pace.bound, pace.bound)),
     ]
     yield from _indented(rows)
+
+
+def _missing(planned: Planned) -> Iterator[str]:
+    """What the time needs, and the key that gives it."""
+    one, hardware = planned.estimate, planned.question.hardware
+    if hardware.peak.get(one.setting.precision) is None:
+        yield (
+            f"the card's speed in {one.setting.precision}: resources.gpu_type in the job file, or "
+            "`hardware: {card: NAME}` in the cluster profile"
+        )
+    for span in sorted({transfer.span for transfer in one.traffic.transfers}):
+        if getattr(hardware, span) is None:
+            yield (
+                f"the speed of {LIMITS[span]}: `hardware: {{{span}: {{bandwidth: 50GB/s}}}}` in "
+                "the cluster profile"
+            )
+    if planned.question.outline.flops_per_token is None:
+        yield "the operations that the model needs for a token"
 
 
 def _parts(pace: Pace) -> str:

@@ -6,6 +6,7 @@ for this model: no dropout masks without dropout, and attention that keeps no sc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from orchestrator.estimate.outline import Outline
@@ -39,6 +40,7 @@ class Head(NamedTuple):
         floats: their copy in fp32; 0 where they are fp32.
         losses: log-probabilities, of which the loss is taken.
         stream: one gradient between blocks.
+        working: what was seen beside activations at the peak, of a model that was looked at.
     """
 
     kept: int
@@ -46,6 +48,7 @@ class Head(NamedTuple):
     floats: int
     losses: int
     stream: int
+    working: int = 0
 
 
 class _Sizes(NamedTuple):
@@ -64,6 +67,8 @@ class _Sizes(NamedTuple):
 
 def layer_of(setting: Setting, outline: Outline, block: int) -> Layer:
     """Return the figures of block `block` (from 0)."""
+    if outline.working_bytes:
+        return Layer(_seen(setting, outline.units[block].activation_bytes), 0, 0, 0)
     size, kind = _sizes(setting, outline), recomputing(setting, block)
     attention = size.stream + 3 * size.split + size.split + size.computed + size.scores
     attention += 2 * size.statistics
@@ -87,6 +92,9 @@ def layer_of(setting: Setting, outline: Outline, block: int) -> Layer:
 
 def head_of(setting: Setting, outline: Outline) -> Head:
     """Return the figures of what follows the last block."""
+    if outline.working_bytes:
+        kept = _seen(setting, outline.root.activation_bytes)
+        return Head(kept, 0, 0, 0, 0, working=_seen(setting, outline.working_bytes))
     size, item = _sizes(setting, outline), ITEM_BYTES[setting.precision]
     numbers = setting.micro * setting.context * outline.vocab_size
     return Head(
@@ -96,6 +104,13 @@ def head_of(setting: Setting, outline: Outline) -> Head:
         losses=numbers * FLOAT,
         stream=round(size.stream),
     )
+
+
+def _seen(setting: Setting, by_format: Mapping[str, int]) -> int:
+    """Bytes of all sequences of a micro-batch, as they were seen with one; fp16 is as bf16."""
+    narrow = "autocast" if is_autocast(setting) else "bf16"
+    number_format = "fp32" if setting.precision == "fp32" else narrow
+    return setting.micro * by_format[f"{number_format}/none"]
 
 
 def recomputing(setting: Setting, block: int) -> str:

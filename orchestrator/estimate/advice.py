@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.estimate.reason import gib, reason_for, reason_without, shape_words
+from orchestrator.estimate.lines import KEYS
+from orchestrator.estimate.reason import (
+    gib,
+    reason_for,
+    reason_unknown,
+    reason_without,
+    shape_words,
+)
 from orchestrator.estimate.search import Question, best_of, fitting, form, least_of
 from orchestrator.estimate.variants import batches, divisors
 from orchestrator.estimate.whole import FITS
@@ -21,6 +28,10 @@ if TYPE_CHECKING:
 
 # How many times the nodes a remedy may name.
 MOST_TIMES_NODES = 64
+# What a job file may have written that can be left open without another training coming out of it.
+OPEN = frozenset(
+    {"strategy", "shard_group", "micro", "cpu_offload", "checkpointing", "gradient_sync"}
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Advice:
 def advise(question: Question) -> Advice:
     """Return the fastest setting that fits and its reason, or what would make one fit."""
     if question.hardware.memory_bytes is None:
-        return Advice(None, None, None, (), NO_CARD)
+        return Advice(None, None, None, (), reason_unknown(question.hardware))
     found = fitting(question)
     if not found:
         least = least_of(question)
@@ -71,13 +82,6 @@ def advise(question: Question) -> Advice:
     runner_up = best_of(others, wanted) if others else None
     words = reason_for(best, found, _whole_copy(question), question.hardware)
     return Advice(best, runner_up, None, (), words)
-
-
-NO_CARD = (
-    "The card's memory is not known, so nothing can be said to fit: write resources.gpu_type into "
-    "the job file, or `hardware: {card: NAME}` or `hardware: {gpu_memory: 80GiB}` into the cluster "
-    "profile."
-)
 
 
 def _whole_copy(question: Question) -> Estimate | None:
@@ -92,13 +96,11 @@ def _whole_copy(question: Question) -> Estimate | None:
 
 def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:
     """Yield what would help, the smallest change first."""
-    free = question.fixed & {"micro", "cpu_offload", "checkpointing", "gradient_sync", "strategy"}
-    if free:
-        loose = replace(question, fixed=question.fixed - free - {"accumulation", "shard_group"})
-        yield from _remedy(loose, "what the job file has written left open")
-    if "cpu_offload" in question.fixed:
-        open_offload = replace(question, fixed=question.fixed - {"cpu_offload"})
-        yield from _remedy(open_offload, "parallelism.cpu_offload: true")
+    free = question.fixed & OPEN
+    for names in ({"cpu_offload"}, free) if len(free) > 1 else (free,):
+        if names & free:
+            keys = ", ".join(KEYS[name] for name in sorted(names))
+            yield from _remedy(replace(question, fixed=question.fixed - names), f"without {keys}")
     yield from _more_nodes(question)
     yield from _shorter(question)
     if least is not None:

@@ -85,7 +85,9 @@ def question_of(
     def allowed(one: Setting) -> bool:
         return not any(parallelism_problems(spec_with(open_spec, one)))
 
-    return Question(setting, outline, hardware, fixed, allowed, spec.node_sizes)
+    memory, ranks = spec.resources.memory, spec.resources.num_ranks_per_node
+    host_bytes = memory // ranks if memory is not None else None
+    return Question(setting, outline, hardware, fixed, allowed, spec.node_sizes, host_bytes)
 
 
 def _problem(advice: Advice) -> Problem:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec
 
-# Shares of the peak that training reaches in its matrix products and what lies between them:
-# 36-46 % in bf16 on A100 by Korthikanti et al., "Reducing Activation Recomputation" (2022), table
-# 5, and Chowdhery et al., "PaLM" (2022), table 3, of TPU v4.
+# Shares of the peak that training reaches while it computes, where the profile does not say:
+# assumptions. Chowdhery et al., "PaLM" (2022), table 3, has 21 to 46 % for whole runs in bf16,
+# communication included; the plain units of fp32 are easier to keep busy than tensor cores.
 UTILISATION: Mapping[str, float] = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
-# A bare context with cuBLAS and NCCL; 0.5 to 1 GiB by card and library, seen with nvidia-smi.
+# Assumed of a GPU's context with the libraries for matrices and communication.
 CONTEXT_BYTES = 2**30
-HOST_BANDWIDTH = 25e9  # of 31.5 GB/s of PCI Express 4.0 x16, in one direction
+# Assumed between a GPU and its host: four fifths of PCI Express 4.0 x16, in one direction.
+HOST_BANDWIDTH = 25e9
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Hardware:
         context_bytes: of the device's memory, taken before the first tensor.
         unit_overhead_s: of the host, for each sharded unit and micro-batch.
         host_bandwidth: bytes per second between a device and the CPU's memory.
+        scatter_rounds: how often a reduce-scatter goes round: once, but gloo makes an all-reduce
+            of it.
         price_per_gpu_hour: in the profile's currency.
         assumed: what was neither in the profile nor in a data sheet, in words.
     """
@@ -53,6 +56,7 @@ class Hardware:
     context_bytes: int = 0
     unit_overhead_s: float = 0.0
     host_bandwidth: float = HOST_BANDWIDTH
+    scatter_rounds: int = 1
     price_per_gpu_hour: float | None = None
     assumed: tuple[str, ...] = ()
 
@@ -69,7 +73,9 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
     peaks.update({str(format): peak for format, peak in facts.peak.items()})
-    between = _fabric_link(spec) if on_gpus else card.link
+    # Ranks without GPUs of this machine's simulated nodes; elsewhere the site tells its network.
+    is_here = profile.target == "local" and not on_gpus
+    between = card.link if is_here else _fabric_link(spec)
     return Hardware(
         card=card.name,
         memory_bytes=facts.gpu_memory or card.memory_bytes or _cpu_memory(spec),
@@ -81,6 +87,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
         overlap=_first(facts.overlap, card.overlap),
         context_bytes=facts.context or (CONTEXT_BYTES if on_gpus else 0),
         unit_overhead_s=_first(facts.unit_overhead, card.unit_overhead_s),
+        scatter_rounds=2 if _uses_gloo(spec) else 1,
         price_per_gpu_hour=facts.price_per_gpu_hour,
         assumed=tuple(_assumed(facts, card, name or "")),
     )
@@ -95,6 +102,11 @@ def _assumed(facts: HardwareFacts, card: Card, name: str) -> Iterator[str]:
         yield f"computation is reckoned with {shares} (hardware.utilisation)"
     if facts.gpu_memory is None and card.memory_bytes is not None:
         yield "the card's memory is as it is sold (hardware.gpu_memory)"
+
+
+def _uses_gloo(spec: JobSpec) -> bool:
+    backend = spec.network.backend
+    return backend == "gloo" or (backend == "auto" and not spec.resources.gpus_per_node)
 
 
 def _first(given: float | None, usual: float) -> float:

@@ -29,13 +29,25 @@ class _Parameter(_Part):
         return Parameter(self.name, self.shape, self.trainable, self.item_bytes)
 
 
+class _Bytes(_Part):
+    """Of one sequence, by number format; autocast has fp32 parameters."""
+
+    fp32: int = Field(alias="fp32/none", ge=0)
+    autocast: int = Field(alias="autocast/none", ge=0)
+    bf16: int = Field(alias="bf16/none", ge=0)
+
+    def by_format(self) -> dict[str, int]:
+        return self.model_dump(by_alias=True)
+
+
 class _Unit(_Part):
     name: str
     parameters: tuple[_Parameter, ...]
-    activation_bytes: dict[str, int]
+    activation_bytes: _Bytes
 
     def outline(self) -> Unit:
-        return Unit(self.name, tuple(p.outline() for p in self.parameters), self.activation_bytes)
+        parameters = tuple(parameter.outline() for parameter in self.parameters)
+        return Unit(self.name, parameters, self.activation_bytes.by_format())
 
 
 class WrapAsked(_Part):
@@ -57,6 +69,7 @@ class _File(_Part):
     flops_per_token: float | None = Field(ge=0)
     units: tuple[_Unit, ...]
     root: _Unit
+    working_bytes: _Bytes
     left_out: tuple[str, ...]
 
 
@@ -101,6 +114,7 @@ def _outline(file: _File) -> Outline:
         dropout=0.0,
         flops_per_token=file.flops_per_token,
         buffer_bytes=file.buffer_bytes,
+        working_bytes=file.working_bytes.by_format(),
         left_out=file.left_out,
     )
 

@@ -67,6 +67,7 @@ def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None
     ledger.drop(logits=head.logits + head.floats)
     engine.loss_known(again)
     ledger.enter("backward")
+    ledger.pass_by(working=head.working)
     engine.backward(-1, False)
     ledger.hold(logits=2 * head.losses)
     ledger.drop(logits=2 * head.losses)

@@ -59,6 +59,8 @@ class Outline:
         units: those sharded one by one, in the order of the forward pass.
         root: all that is in none of them.
         layers, heads, width, vocab_size: of the bundled GPT; 0 where they are not known.
+        working_bytes: by "FORMAT/CHECKPOINTING", what there is beside activations at the peak of a
+            pass of one sequence; empty where the formula holds.
         flops_per_token: of training, forward and backward; None where it is not known.
         buffer_bytes: of all buffers.
         left_out: what the figures of this model do not hold, in words.
@@ -73,6 +75,7 @@ class Outline:
     dropout: float
     flops_per_token: float | None
     buffer_bytes: int = 0
+    working_bytes: Mapping[str, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
     @property

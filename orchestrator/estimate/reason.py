@@ -61,6 +61,20 @@ def reason_without(least: Estimate | None, hardware: Hardware) -> str:
     )
 
 
+def reason_unknown(hardware: Hardware) -> str:
+    """Return what to write, so that something can be said to fit."""
+    if hardware.card == CPU:
+        return (
+            "How much memory a node has is not known, so nothing can be said to fit: write "
+            "resources.memory into the job file."
+        )
+    return (
+        "The card's memory is not known, so nothing can be said to fit: write resources.gpu_type "
+        "into the job file, or `hardware: {card: NAME}` or `hardware: {gpu_memory: 80GiB}` into "
+        "the cluster profile."
+    )
+
+
 def _card(hardware: Hardware) -> str:
     from orchestrator.estimate.whole import FITS
 
@@ -124,6 +138,8 @@ def fastest_of(found: Iterable[Estimate]) -> Estimate | None:
 
 def _spread(best: Estimate, found: Sequence[Estimate]) -> str:
     setting = best.setting
+    if setting.num_shards == 1:
+        return "parameters, gradients and optimizer state lie in the CPU's memory"
     ranks = f"{setting.num_shards} ranks"
     if setting.strategy == "hybrid_shard":
         return _groups(best, found)
@@ -140,7 +156,8 @@ def _groups(best: Estimate, found: Sequence[Estimate]) -> str:
     setting = best.setting
     where = f"over {_num_nodes(setting)} nodes" if crosses_nodes(setting) else "inside a node"
     words = f"groups of {setting.shard_group} ranks {where} share one"
-    flat = fastest_of(one for one in found if one.setting.strategy == "full_shard")
+    flats = [one for one in found if one.setting.strategy == "full_shard"]
+    flat = fastest_of(flats) or next(iter(flats), None)
     if flat is None or setting.num_nodes == 1:
         return words
     mine, other = best.traffic.node_bytes, flat.traffic.node_bytes
@@ -161,14 +178,18 @@ def _num_nodes(setting: Setting) -> int:
 def _extras(best: Estimate) -> Iterator[str]:
     setting = best.setting
     if setting.checkpointing != "none":
-        yield f"Activations are recomputed ({setting.checkpointing}), or they would not fit."
+        yield (
+            f"Activations are recomputed ({setting.checkpointing}): kept, they would not fit in "
+            f"micro-batches of {setting.micro}."
+        )
     if setting.gradient_sync == "each" and setting.accumulation > 1:
         yield (
             "Gradients are summed with each micro-batch: kept until the last one, they would be "
             "there whole."
         )
     if setting.cpu_offload:
-        yield "Without the CPU's memory for the state nothing fits; it is slow."
+        host = gib(best.memory.host)
+        yield f"Without {host} of the CPU's memory for each rank nothing fits; it is slow."
 
 
 def _tie(best: Estimate, found: Sequence[Estimate]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import memory
 from orchestrator.estimate.reason import fastest_of
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
@@ -31,6 +32,7 @@ class Question:
         fixed: names of what stays so (see lines.KEYS).
         allowed: whether the job file may hold a setting.
         node_sizes: all numbers of nodes that an attempt may have; it must fit with each.
+        host_bytes: of the CPU's memory, for each rank; None where that is not known.
     """
 
     setting: Setting
@@ -39,21 +41,35 @@ class Question:
     fixed: frozenset[str] = frozenset()
     allowed: Callable[[Setting], bool] = lambda setting: True
     node_sizes: tuple[int, ...] = ()
-    _sizes: dict[Setting, int] = field(default_factory=dict, init=False, compare=False, repr=False)
+    host_bytes: int | None = None
+    _sizes: dict[Setting, tuple[int, int]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def estimate(self, setting: Setting) -> Estimate:
         return estimate(setting, self.outline, self.hardware)
 
     def fits(self, setting: Setting) -> bool:
         """Whether it fits with each number of nodes; fewer nodes make more micro-batches."""
-        counted_on = (self.hardware.memory_bytes or 0) * FITS
-        return all(self.size_bytes(one) <= counted_on for one in self._at_sizes(setting))
+        return all(self._fits(*self._needs(one)) for one in self._at_sizes(setting))
+
+    def _fits(self, size_bytes: int, host_bytes: int) -> bool:
+        enough = self.host_bytes is None or host_bytes <= self.host_bytes
+        return enough and size_bytes <= self.counted_on
+
+    @property
+    def counted_on(self) -> float:
+        """Bytes that a plan may need."""
+        return (self.hardware.memory_bytes or 0) * FITS
 
     def size_bytes(self, setting: Setting) -> int:
         """Bytes of the fullest rank at its peak."""
+        return self._needs(setting)[0]
+
+    def _needs(self, setting: Setting) -> tuple[int, int]:
         if setting not in self._sizes:
             held = memory(setting, self.outline, self.hardware.context_bytes)
-            self._sizes[setting] = held.total
+            self._sizes[setting] = held.total, held.host
         return self._sizes[setting]
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
@@ -87,7 +103,10 @@ def fitting(question: Question) -> list[Estimate]:
 def _candidates(question: Question, offload: bool) -> Iterator[Setting]:
     for shape in shapes(question.setting, question.fixed):
         one = replace(shape, cpu_offload=offload)
-        if (one.shards or not offload) and question.allowed(one):
+        # Sharding over one rank spreads nothing; it is there for what lies on the CPU.
+        if (one.shards if offload else one.num_shards > 1 or not one.shards) and question.allowed(
+            one
+        ):
             yield one
 
 
@@ -107,6 +126,8 @@ def _estimates(question: Question, offload: bool) -> list[Estimate]:
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
+    if not shape.cpu_offload and sum(held(shape, question.outline)) > question.counted_on:
+        return  # quickly: a step needs more than what is held between steps
     each = [one for one in batches(shape, question.fixed) if question.allowed(one)]
     # Micro-batches of 1, with gradients that are not kept, need least.
     if not each or not any(map(question.fits, {each[0], *each[-2:]})):

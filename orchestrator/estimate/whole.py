@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.estimate.figures import Estimate
+from collections.abc import Iterator
+
+from orchestrator.estimate.figures import Estimate, Traffic
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.memory import memory
 from orchestrator.estimate.outline import Outline
@@ -10,6 +12,7 @@ from orchestrator.estimate.pace import pace
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.traffic import traffic
 
+MANY_RANKS = 64
 FITS = 0.95  # of the card's memory: what fragments take is not known before
 
 
@@ -17,12 +20,39 @@ def estimate(setting: Setting, outline: Outline, hardware: Hardware) -> Estimate
     """Return what a setting needs, moves and takes."""
     held = memory(setting, outline, hardware.context_bytes)
     moved = traffic(setting, outline)
+    speed = pace(setting, outline, moved, hardware)
     size = hardware.memory_bytes
     return Estimate(
         setting=setting,
         memory=held,
         traffic=moved,
-        pace=pace(setting, outline, moved, hardware),
+        pace=speed,
         fits=None if size is None else held.total <= size * FITS,
-        left_out=(*outline.left_out, *hardware.assumed),
+        left_out=(
+            *outline.left_out,
+            *_not_in_memory(hardware),
+            *_not_in_traffic(setting),
+            *(_not_in_time(moved) if speed is not None else ()),
+            *hardware.assumed,
+        ),
     )
+
+
+def _not_in_memory(hardware: Hardware) -> Iterator[str]:
+    yield "memory: what the allocator cannot use between its blocks"
+    if hardware.context_bytes:
+        size = hardware.context_bytes / 2**30
+        yield f"memory: what context and libraries take beyond {size:.1f} GiB (hardware.context)"
+
+
+def _not_in_traffic(setting: Setting) -> Iterator[str]:
+    if setting.strategy == "dp":
+        yield "traffic and time: copies of strategy dp between the GPUs of its one process"
+    if setting.strategy == "ddp" and setting.ddp.hook == "powersgd":
+        yield "traffic: PowerSGD's first steps, which send whole gradients"
+
+
+def _not_in_time(moved: Traffic) -> Iterator[str]:
+    yield "time: data that is not there in time, evaluations, checkpoints and restarts"
+    if any(one.group_size > MANY_RANKS for one in moved.transfers):
+        yield "time: all sums go by rings; over many nodes a library takes trees, which are faster"

@@ -85,7 +85,8 @@ class HardwareFacts(Part):
     )
     peak: dict[Literal["fp32", "bf16", "fp16"], Flops] = Field(
         default_factory=dict,
-        description="Operations per second of one rank by format, without sparsity.",
+        description="Operations per second of one rank by format, without sparsity, such as "
+        "{bf16: 989TFLOP/s}.",
     )
     memory_bandwidth: Rate | None = Field(default=None, description="Of one GPU's memory.")
     utilisation: Annotated[float, Field(gt=0, le=1)] | None = Field(

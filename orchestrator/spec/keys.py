@@ -64,6 +64,11 @@ def fields() -> tuple[FieldInfo, ...]:
     return (*own, *later)
 
 
+def part_fields(part: type[Part], prefix: str) -> tuple[FieldInfo, ...]:
+    """Return the keys of a part that is not in the job file, each path with the prefix."""
+    return tuple(_walk(part, prefix))
+
+
 @cache
 def fields_by_path() -> dict[str, FieldInfo]:
     """Return the keys by their path."""

@@ -34,7 +34,7 @@ parallelism: {{{options}}}
 
 STRATEGIES = {
     "ddp": "strategy: ddp",
-    "ddp, 3 buckets": "strategy: ddp, ddp: {bucket_cap_mb: 0.04}",
+    "ddp, small buckets": "strategy: ddp, ddp: {bucket_cap_mb: 0.04}",
     "full_shard": "strategy: full_shard",
     "shard_grad_op": "strategy: shard_grad_op",
     "hybrid_shard": "strategy: hybrid_shard",

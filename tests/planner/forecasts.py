@@ -31,6 +31,12 @@ class Forecast:
     tied: bool = True
 
     @property
+    def uses_fake(self) -> bool:
+        """Whether tensors without memory do; DDP sums in C++, and FSDP1 asks for addresses."""
+        setting = self.setting()
+        return setting.uses_fsdp and setting.fsdp.version == 2
+
+    @property
     def outline(self) -> Outline:
         """As the planner has it."""
         return gpt_outline(self.sizes, self.vocab_size, self.tied, dropout=0.0)

@@ -2,83 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import STRATEGIES, Case, cases_of, count
-
-from orchestrator.estimate.gpt import gpt_outline
-from orchestrator.estimate.setting import Setting
-from orchestrator.estimate.traffic import traffic
-from orchestrator.spec.train import BYTE_TOKENS
+import traffic_page as page
+from counted import STRATEGIES, Case, count
+from traffic_page import CASES, counted, predicted
 
 pytestmark = [pytest.mark.planner, pytest.mark.timeout(900)]
-
-# Sizes that no number of ranks divides, so that padding is seen.
-WIDTH, CONTEXT = 66, 18
-RECOMPUTED = "activation_checkpointing: full"
-# What the strategies can be varied by.
-OPTIONS = {
-    "ddp": [
-        "ddp: {hook: fp16}",
-        "ddp: {find_unused_parameters: true}",
-        "ddp: {bucket_cap_mb: 0.1}",
-        "ddp: {static_graph: true}",
-        RECOMPUTED,
-    ],
-    "full_shard": [
-        "fsdp: {reshard_after_forward: true}",
-        "fsdp: {reshard_after_forward: 2}",
-        "fsdp: {prefetch_forward: 1, prefetch_backward: 1}",
-        "reductions: bf16",
-        "cpu_offload: true",
-        RECOMPUTED,
-    ],
-    "hybrid_shard": ["reductions: bf16", "fsdp: {reshard_after_forward: false}"],
-    "tensor 2": [
-        RECOMPUTED,
-        f"{RECOMPUTED}, activation_checkpointing_every: 2",
-        "activation_checkpointing: selective",
-    ],
-    "full_shard, FSDP1": [RECOMPUTED],
-}
-CASES = [
-    *(
-        case
-        for case in cases_of(WIDTH, CONTEXT)
-        if case.precision == "fp32" or case.accumulation == 1
-    ),
-    *(
-        Case(strategy, width=WIDTH, context=CONTEXT, options=options)
-        for strategy, several in OPTIONS.items()
-        for options in several
-    ),
-]
-Sums = dict[tuple[str, int, int], tuple[float, float]]
-
-
-def predicted(case: Case) -> Sums:
-    """Payload bytes and calls of each kind and shape of group."""
-    sizes = case.spec.train.model.sizes
-    assert sizes is not None
-    outline = gpt_outline(sizes, BYTE_TOKENS, tied=True, dropout=0.0)
-    found: Sums = {}
-    for one in traffic(Setting.of(case.spec), outline).transfers:
-        key = (one.kind, one.group_size, one.ranks_per_node)
-        payload, calls = found.get(key, (0, 0))
-        found[key] = (payload + one.payload_bytes, calls + one.count)
-    return found
-
-
-def counted(event: dict[str, Any]) -> Sums:
-    """The same as the trainer counted it."""
-    return {
-        (one["kind"], one["group_size"], one["ranks_per_node"]): (
-            one["payload_bytes"],
-            one["calls"],
-        )
-        for one in event["collectives"]
-    }
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +31,15 @@ def is_right(case: Case, events: dict[Case, dict[str, Any]]) -> bool:
     return said.keys() == sent.keys() and all(
         sent[key] == pytest.approx(said[key], rel=0.01) for key in said
     )
+
+
+def test_the_flight_recorder_has_as_many(events: dict[Case, dict[str, Any]]) -> None:
+    assert {event["unseen"] for event in events.values()} == {0}
+
+
+def test_the_page_is_written(
+    events: dict[Case, dict[str, Any]], root: Path, update_golden: bool
+) -> None:
+    if not update_golden:
+        pytest.skip("the page is written with --update-golden")
+    (root / page.PATH).write_text(page.text(events), "utf-8")

@@ -1,36 +1,39 @@
 """Peaks of a step as torch's own MemTracker sees them, of the trainer's own functions.
 
-Under the sharding strategies all tensors are fake and the ranks are a fake group: shapes without
-memory. DDP sums gradients in C++, which needs real tensors; it is a group of one real rank.
+Under FSDP2 all tensors are fake and the ranks are a fake group: shapes without memory. DDP sums
+gradients in C++, and FSDP1 compares addresses: both are followed on real ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import faulthandler
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from forecasts import Forecast
 from torch import nn
-from torch._C._distributed_c10d import HashStore
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import trainer.classic
-import trainer.sharding
+from forecasts import Forecast
+from ranks import run_ranks
+from trainer.classic import classic
 from trainer.config import TrainerConfig, parse_config
-from trainer.mesh import build_mesh, sizes_of
+from trainer.mesh import sizes_of
 from trainer.model import GPT
 from trainer.optim import build_optimizer
 from trainer.parallelized import Parallelized
 from trainer.recompute import runner_of
 from trainer.replicated import replicated
+from trainer.sharding import sharded
 from trainer.starting import StartingValues
 
 CPU = torch.device("cpu")
+TIMEOUT_S = 600
 STEPS = 3  # AdamW makes its state in the first; DDP puts its buckets into order after it
 
 
@@ -59,62 +62,81 @@ class Totals(MemTracker):
         return int(self.get_tracker_snapshot()[CPU]["Total"])
 
 
-def tracked_peak(case: Forecast) -> int:
-    """Bytes of rank 0 at the peak of a later step. To be called in a process of its own."""
+def tracked_peaks(cases: Sequence[Forecast]) -> list[int]:
+    """Bytes of rank 0 at the peak of a later step of each case."""
+    peaks = {}
+    for num_ranks in sorted({_num_real(case) for case in cases}):
+        part = [case for case in cases if _num_real(case) == num_ranks]
+        told = run_ranks(num_ranks, _peaks, part, timeout_s=TIMEOUT_S)
+        peaks.update(zip(map(id, part), told[0], strict=True))
+    return [peaks[id(case)] for case in cases]
+
+
+def _num_real(case: Forecast) -> int:
+    """Real processes that a case takes; 1 stands for a fake group of any number."""
+    return 1 if case.uses_fake else case.num_ranks
+
+
+def _peaks(cases: Sequence[Forecast]) -> list[int]:
+    warnings.simplefilter("ignore")  # of torch, about what the trainer's own tests look at
+    faulthandler.dump_traceback_later(TIMEOUT_S - 5)  # instead of that of ranks.py
+    return [_peak(case) for case in cases]
+
+
+def _peak(case: Forecast) -> int:
     config = parse_config(case.config(), "forecast")
-    with _group(case, config), _tensors(config):
-        parallel = _spread(case, config)
+    fake = (
+        FakeTensorMode(allow_non_fake_inputs=True) if case.uses_fake else contextlib.nullcontext()
+    )
+    with _group(case):
+        with fake:
+            model = _model(case, config)
+        parallel = _spread(model, config)
         optimizer = build_optimizer(parallel.named, parallel.outline.decayed, config.optimizer)
         tracker = Totals()  # type: ignore[no-untyped-call]
         tracker.track_external(parallel.module, optimizer)
-        with tracker:
+        with fake, tracker:
             for _ in range(STEPS):
                 tracker.forget_peak()
-                _step(config, parallel, optimizer)
+                _step(config, parallel, optimizer, tracker)
         return tracker.peak
 
 
 @contextlib.contextmanager
-def _group(case: Forecast, config: TrainerConfig) -> Iterator[None]:
-    if config.parallelism.uses_fsdp:
+def _group(case: Forecast) -> Iterator[None]:
+    if case.uses_fake:
         store: Any = FakeStore()  # type: ignore[no-untyped-call]
         dist.init_process_group("fake", store=store, rank=0, world_size=case.num_ranks)
-    else:
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    elif not dist.is_initialized():
+        dist.init_process_group("gloo")
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        if case.uses_fake:
+            dist.destroy_process_group()
 
 
-def _tensors(config: TrainerConfig) -> contextlib.AbstractContextManager[Any]:
-    return FakeTensorMode() if config.parallelism.uses_fsdp else contextlib.nullcontext()
-
-
-def _spread(case: Forecast, config: TrainerConfig) -> Parallelized:
-    """As parallelize() does it, but for what ranks agree upon, and for values."""
+def _model(case: Forecast, config: TrainerConfig) -> GPT:
     runners = [runner_of(block, config.parallelism) for block in range(config.model.layers)]
-    model = GPT(config.model, case.vocab_size, runners)
+    return GPT(config.model, case.vocab_size, runners)
+
+
+def _spread(model: GPT, config: TrainerConfig) -> Parallelized:
+    """As parallelize() does it, but for what ranks agree upon, and for values."""
     if not config.parallelism.uses_fsdp:
         return replicated(model, config, CPU, sizes_of(config))
-    for part in (trainer.sharding, trainer.classic):
-        part.build_mesh = _real_mesh  # type: ignore[attr-defined]
-    trainer.classic.FlatParts = lambda *_: None  # type: ignore[attr-defined,misc,assignment]
-    version = config.parallelism.fsdp.version
-    spread = trainer.sharding.sharded if version == 2 else trainer.classic.classic
+    spread = sharded if config.parallelism.fsdp.version == 2 else classic
     return spread(StartingValues(model, None), config, CPU, sizes_of(config))
 
 
-def _real_mesh(*arguments: Any) -> Any:
-    with unset_fake_temporarily():
-        return build_mesh(*arguments)
-
-
-def _step(config: TrainerConfig, parallel: Parallelized, optimizer: torch.optim.Optimizer) -> None:
+def _step(
+    config: TrainerConfig, parallel: Parallelized, optimizer: torch.optim.Optimizer, tracker: Totals
+) -> None:
     """As Trainer._train_step."""
     batch, accumulation = config.batch, config.batch.accumulation
     optimizer.zero_grad()
     for micro in range(accumulation):
+        tracker.reset_mod_stats()
         tokens = torch.zeros(batch.micro, config.model.context + 1, dtype=torch.int64)
         with parallel.gradient_sync(is_last=micro == accumulation - 1):
             with parallel.autocast():

@@ -156,7 +156,7 @@ def test_where_nothing_fits_each_remedy_does() -> None:
     assert "Nothing fits" in found.reason
     words = [remedy.words for remedy in found.remedies]
     assert any("resources.nodes: " in word for word in words)
-    assert any("cpu_offload: true" in word for word in words)
+    assert any("without parallelism.cpu_offload: full_shard" in word for word in words)
     assert any("a card with" in word for word in words)
     assert all(one.estimate.fits for one in found.remedies if one.estimate)
 
@@ -228,3 +228,10 @@ def test_the_simpler_of_two_is_the_one_with_less_to_understand() -> None:
     )
     assert (ddp.strategy, ddp.checkpointing) == ("ddp", "none")
     assert [one.strategy for one in others][-1] == "hybrid_shard"
+
+
+def test_offloading_needs_room_on_the_cpu_too() -> None:
+    asked = question(job(1, 2, LARGE), hardware(30))
+    setting = best(advise(asked))
+    assert setting.cpu_offload
+    assert advise(dataclasses.replace(asked, host_bytes=20 * GB)).best is None

@@ -9,9 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.cards import FORMATS, cards, links
 from orchestrator.cli import COMMANDS, orchestrate
 from orchestrator.fabrics import Pods, names, preset
 from orchestrator.spec import fields
+from orchestrator.spec.hardware import HardwareFacts
+from orchestrator.spec.keys import FieldInfo, part_fields
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -38,9 +41,42 @@ def job_file_page() -> str:
         head,
         "| key | type | default | meaning |\n|---|---|---|---|",
     ]
-    for field in fields():
-        cells = (f"`{field.path}`", field.type, field.default, field.description)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    rows += map(key_row, fields())
+    return "\n".join(rows) + "\n"
+
+
+def key_row(field: FieldInfo) -> str:
+    return row(f"`{field.path}`", field.type, field.default, field.description)
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def hardware_page() -> str:
+    head = (
+        "# Cards and links\n\nMade from `orchestrator/data/cards.yaml`, `links.yaml` and the "
+        "profile's own descriptions by `make golden`. How to use them: "
+        "[cluster profiles](../profiles.md#hardware).\n"
+    )
+    rows = [
+        head,
+        "| key of a profile | type | default | meaning |\n|---|---|---|---|",
+        *map(key_row, part_fields(HardwareFacts, "hardware.")),
+        "\nPeaks without sparsity, in TFLOP/s; memory as it is sold; one direction of a link.\n",
+        "| card | memory | fp32 | tf32 | bf16 | fp16 | GB/s | link | also called | source |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for card in cards().values():
+        size = f"{(card.memory_bytes or 0) / 1e9:g} GB" if card.memory_bytes else ""
+        peaks = (f"{card.peak[one] / 1e12:g}" if one in card.peak else "" for one in FORMATS)
+        speed = f"{(card.memory_bandwidth or 0) / 1e9:g}"
+        others = ", ".join(card.aliases)
+        rows.append(row(card.name, size, *peaks, speed, card.link, others, card.source))
+    rows += ["\n| link | GB/s | latency in µs | source |", "|---|---|---|---|"]
+    for link in links().values():
+        speed, latency = f"{link.bandwidth / 1e9:g}", f"{link.latency_s * 1e6:g}"
+        rows.append(row(link.name, speed, latency, link.source))
     return "\n".join(rows) + "\n"
 
 
@@ -68,7 +104,7 @@ def fabrics_page() -> str:
         tried = "yes" if found.tried else "no"
         cells = [found.name, found.summary, ", ".join(found.backends)]
         cells += [" ".join(sets), " or ".join(promised), ", ".join(pods), tried]
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        rows.append(row(*cells))
     return "\n".join(rows) + "\n"
 
 
@@ -82,6 +118,7 @@ def _pods_words(pods: Pods) -> list[str]:
 PAGES = {
     "commands.md": commands_page,
     "fabrics.md": fabrics_page,
+    "hardware.md": hardware_page,
     "job-file.md": job_file_page,
 }
 

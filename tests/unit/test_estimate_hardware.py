@@ -14,7 +14,7 @@ from orchestrator import fabrics
 from orchestrator.cards import card_of, cards, links, plain_name
 from orchestrator.errors import FaultsError
 from orchestrator.estimate.hardware import CONTEXT_BYTES, Hardware, hardware_of
-from orchestrator.profiles import ClusterProfile, find_profiles
+from orchestrator.profiles import ClusterProfile, embedded_profiles, find_profiles
 from orchestrator.rates import (
     OPERATIONS,
     PER_SECOND,
@@ -161,6 +161,7 @@ def test_the_type_of_gpu_gives_card_and_link(tmp_path: Path) -> None:
     assert (found.inside.name, found.between) == ("nvlink-4", None)
     assert (found.context_bytes, found.price_per_gpu_hour) == (CONTEXT_BYTES, 2.5)
     assert found.utilisation == {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
+    assert found.scatter_rounds == 1
     assert any("h100 is taken for h100-sxm" in said for said in found.assumed)
 
 
@@ -206,8 +207,14 @@ def test_without_gpus_a_rank_has_its_cores_and_its_share_of_the_memory(tmp_path:
     assert found.card == "cpu"
     assert found.memory_bytes == 2 * 2**30
     assert found.peak["fp32"] == pytest.approx(3 * cards()["cpu"].peak["fp32"])
-    assert (found.overlap, found.context_bytes) == (0.0, 0)
-    assert found.inside == found.between == links()["loopback"]
+    assert (found.overlap, found.context_bytes, found.scatter_rounds) == (0.0, 0, 2)
+    assert (found.inside, found.between) == (links()["loopback"], None)
+
+
+def test_simulated_nodes_of_this_machine_are_one_machine() -> None:
+    here = embedded_profiles().choose("local")
+    found = hardware_of(job(resources={"nodes": 2}), here)
+    assert found.between == links()["loopback"]
 
 
 def test_a_fabric_may_name_the_link_between_nodes(tmp_path: Path) -> None:

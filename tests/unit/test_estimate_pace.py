@@ -82,6 +82,14 @@ def test_latency_counts_the_messages_of_a_ring(kind: str, rounds: int) -> None:
     )
 
 
+def test_gloo_makes_an_all_reduce_of_a_reduce_scatter() -> None:
+    calls = Transfer("reduce_scatter", "a", 1600, count=1, group_size=16, span="inside")
+    whole = replace(calls, kind="all_reduce")
+    assert seconds(calls, FAST) == pytest.approx(seconds(whole, FAST) / 2)
+    gloo = replace(FAST, scatter_rounds=2)
+    assert seconds(calls, gloo) == pytest.approx(seconds(whole, gloo))
+
+
 def test_operations_of_gpt2() -> None:
     """854.4 million were counted for a token, and the formula says 855.2."""
     assert GPT2.flops_per_token == pytest.approx(855.2e6, rel=1e-4)
@@ -209,3 +217,15 @@ def test_whether_it_fits() -> None:
     assert estimate(case, GPT2, replace(FAST, memory_bytes=None)).fits is None
     assert estimate(case, GPT2, replace(FAST, memory_bytes=total * 2)).fits is True
     assert estimate(case, GPT2, replace(FAST, memory_bytes=total)).fits is False
+
+
+def test_what_the_figures_leave_out_is_said() -> None:
+    said = "\n".join(estimate(setting(), GPT2, FAST).left_out)
+    assert "the allocator" in said
+    assert "checkpoints" in said
+    assert "trees" not in said
+    many = replace(FAST, context_bytes=2**30)
+    assert "trees" in "\n".join(estimate(setting(num_nodes=16), GPT2, many).left_out)
+    prototype = estimate(setting(strategy="dp"), GPT2, FAST)
+    assert prototype.pace is None
+    assert any("strategy dp" in words for words in prototype.left_out)

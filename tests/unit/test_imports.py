@@ -33,6 +33,16 @@ def test_version_costs_click_and_nothing_else() -> None:
     assert not loaded & {"pydantic", "yaml", "jinja2", "rich"}
 
 
+def test_plan_loads_nothing_heavy(root: object) -> None:
+    loaded = loaded_after(
+        "from orchestrator.cli import main\n"
+        f"try:\n    main(['plan', {f'{root}/examples/auto-strategy.yaml'!r}])\n"
+        "except SystemExit:\n    pass"
+    )
+    assert {"pydantic", "yaml"} <= loaded
+    assert not loaded & {*HEAVY, "matplotlib", "jinja2"}
+
+
 def test_render_loads_neither_rich_nor_torch(root: object) -> None:
     loaded = loaded_after(
         "from orchestrator.cli import main\n"

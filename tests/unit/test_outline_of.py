@@ -19,19 +19,25 @@ from orchestrator.source import parse_document
 from orchestrator.spec import JobSpec, resolve_job
 
 OWN = "factory: nets.mine:make, args: {width: 64, name: 'a b'}, context: 32"
+
+
+def bytes_of(number: int) -> dict[str, int]:
+    return {"fp32/none": number, "autocast/none": 3, "bf16/none": 2}
+
+
 CONTENT: dict[str, Any] = {
     "version": 1, "torch": "2.13.0", "factory": "nets.mine:make",
     "args": {"name": "a b", "width": 64}, "context": 32,
     "wrap": {"by": "block", "classes": [], "min_parameters": 0},
     "buffer_bytes": 16, "flops_per_token": 600.0,
     "units": [{
-        "name": "blocks.0", "activation_bytes": {"fp32/none": 9},
+        "name": "blocks.0", "activation_bytes": bytes_of(9),
         "parameters": [
             {"name": "blocks.0.w", "shape": [2, 3], "trainable": False, "item_bytes": 2}
         ],
     }],
-    "root": {"name": "", "parameters": [], "activation_bytes": {"fp32/none": 7}},
-    "left_out": ["this"],
+    "root": {"name": "", "parameters": [], "activation_bytes": bytes_of(7)},
+    "working_bytes": bytes_of(5), "left_out": ["this"],
 }  # fmt: skip
 
 
@@ -58,11 +64,12 @@ def write(job_file: Path, **changes: Any) -> None:
 
 def test_a_factorys_model_comes_from_the_file_beside_the_job(job_file: Path) -> None:
     write(job_file)
-    block = Unit("blocks.0", (Parameter("blocks.0.w", (2, 3), False, 2),), {"fp32/none": 9})
-    root = Unit("", (), {"fp32/none": 7})
+    block = Unit("blocks.0", (Parameter("blocks.0.w", (2, 3), False, 2),), bytes_of(9))
+    root = Unit("", (), bytes_of(7))
     assert outline_of(spec_of(OWN), job_file) == Outline(
-        (block,), root, 1, 0, 0, 0, 0.0, 600.0, buffer_bytes=16, left_out=("this",)
-    )
+        (block,), root, 1, 0, 0, 0, 0.0, 600.0,
+        buffer_bytes=16, working_bytes=bytes_of(5), left_out=("this",),
+    )  # fmt: skip
 
 
 def test_without_the_file_the_command_is_told(job_file: Path) -> None:
@@ -100,12 +107,13 @@ def test_a_file_about_another_model_is_refused(
 
 
 def test_each_fault_of_a_file_has_its_path(job_file: Path) -> None:
+    some = {"fp32/none": 1, "autocast/none": 2}
     unit = {"name": 3, "parameters": [{"name": "w", "shape": ["x"], "item_bytes": 0}]}
-    write(job_file, units=[unit], context="32", more=1)
+    write(job_file, units=[unit], working_bytes=some, context="32", more=1)
     with pytest.raises(FaultsError) as told:
         outline_of(spec_of(OWN), job_file)
     assert {fault.key for fault in told.value.faults} == {
-        "context", "more", "units.0.name", "units.0.activation_bytes",
+        "context", "more", "units.0.name", "units.0.activation_bytes", "working_bytes.bf16/none",
         "units.0.parameters.0.shape.0", "units.0.parameters.0.trainable",
         "units.0.parameters.0.item_bytes",
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.cli import orchestrate
 from orchestrator.errors import UserError
-from orchestrator.estimate.grid import MOST_CELLS, parse_axes
+from orchestrator.estimate.grid import AXES, MOST_CELLS, parse_axes
+from orchestrator.estimate.lines import KEYS, yaml_lines
+from orchestrator.source import parse_document
 
 JOB = """\
 name: plan
@@ -90,7 +95,8 @@ def test_without_hardware_memory_and_traffic_are_there_and_the_key_is_named(job:
     text = run(job, "--cluster", "unknown").stdout
     assert "optimizer state" in text
     assert "reduce_scatter" in text
-    assert "`hardware: {card: NAME" in text
+    assert "without the card's speed in bf16: resources.gpu_type" in text
+    assert "the network between nodes: `hardware: {between: {bandwidth: 50GB/s}}`" in text
     found = answer(job, "--cluster", "unknown")
     assert found["fits"] is found["step_s"] is found["advice"]["best"] is None
 
@@ -125,6 +131,33 @@ def test_compare_shows_what_fits_first_and_then_the_fastest(job: Path) -> None:
 def test_what_compare_cannot_read_is_told(axes: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse_axes(axes)
+
+
+@given(st.text(st.sampled_from("strategymicnodep=;, 0123ddp"), max_size=40))
+def test_any_text_is_axes_or_is_refused(text: str) -> None:
+    with contextlib.suppress(UserError):
+        axes = parse_axes(text)
+        assert axes.keys() <= AXES.keys()
+        assert all(axes.values())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(KEYS.values())), st.booleans() | st.integers(1, 99), min_size=1
+    )
+)
+def test_the_lines_to_write_hold_the_values(found: dict[str, Any]) -> None:
+    data: dict[str, Any] = parse_document("\n".join(yaml_lines(found)).encode(), "lines").data
+    for key, value in found.items():
+        section: Any = data
+        for part in key.split("."):
+            section = section[part]
+        assert section == value
+
+
+def test_a_sweep_is_said_to_be_left_out(job: Path) -> None:
+    job.write_text(JOB + "sweep: {grid: {train.seed: [1, 2]}}\n")
+    assert "the sweep's elements" in run(job).stdout
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Run auto-strategy: 2 nodes x 2 ranks.
-# parallelism.strategy: auto is ddp, micro-batches of 4 x 1. A whole copy fits on each rank (4.73 MiB; it has 2 GiB, of which 95% are counted on), so nothing need be sharded: ddp is the simplest.
+# parallelism.strategy: auto is ddp, micro-batches of 4 x 1. A whole copy fits on each rank (4.73 MiB; it has 2 GiB, of which 95% are counted on), so nothing need be sharded: ddp is the simplest. The speed of the card or of a link is not known, so the plain rule holds: whole copies if they fit, else groups inside a node, else all ranks.
 # Submitted as: sbatch --chdir=RUN_DIR --output=... job.sh RUN_DIR WORKDIR
 #SBATCH --job-name=auto-strategy
 #SBATCH --dependency=singleton
