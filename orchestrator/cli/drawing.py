@@ -16,7 +16,7 @@ MOST_BARS = 40
 def draw(file: Path, num_bars: int, fill: Callable[[Any], None]) -> None:
     """Make a picture that `fill` draws into its figure. The same content gives the same svg.
 
-    Raises UserError: another kind of file, no matplotlib, nothing to draw, too much, no such folder.
+    Raises UserError: another kind of file, no matplotlib, nothing or too much to draw, no folder.
     """
     if file.suffix not in FORMATS:
         raise UserError(f"--plot: {file}: write a name that ends with .png or .svg")
