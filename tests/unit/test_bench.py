@@ -7,6 +7,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -66,8 +67,10 @@ def test_elements_of_an_array_are_what_set_reads() -> None:
     }
 
 
-def metrics(attempt: int, steps: list[float], *more: dict[str, object]) -> bytes:
-    lines = [{"step": n, "step_s": s, "peak_memory_bytes": n} for n, s in enumerate(steps, 1)]
+def metrics(attempt: int, steps: list[float], *more: dict[str, Any]) -> bytes:
+    lines: list[dict[str, Any]] = [
+        {"step": n, "step_s": s, "peak_memory_bytes": n} for n, s in enumerate(steps, 1)
+    ]
     return b"".join(
         json.dumps({"attempt": attempt, **line}).encode() + b"\n" for line in [*lines, *more]
     )
