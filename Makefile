@@ -93,7 +93,7 @@ bench-advice: setup
 
 # Write golden files and generated pages anew, to be read in the diff.
 golden: setup
-	$(BIN)/pytest tests/golden tests/unit/test_docs.py -q --update-golden
+	$(BIN)/pytest tests/golden tests/unit/test_docs.py tests/unit/test_check_page.py tests/unit/test_tutorial.py -q --update-golden
 
 clean:
 	rm -rf $(VENV) build dist runs

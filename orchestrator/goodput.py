@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -76,10 +76,8 @@ class Goodput:
 def read_goodput(lines: Iterable[bytes | str]) -> Goodput | None:
     """The sums over all lines that count; None if there is none."""
     attempts: dict[int, list[Interval]] = {}
-    for line in lines:
-        interval = _interval_of(line)
-        if interval is not None:
-            attempts.setdefault(interval.attempt, []).append(interval)
+    for interval in intervals(lines):
+        attempts.setdefault(interval.attempt, []).append(interval)
     if not attempts:
         return None
     in_order = [attempts[number] for number in sorted(attempts)]
@@ -87,6 +85,14 @@ def read_goodput(lines: Iterable[bytes | str]) -> Goodput | None:
     steps_repeated = _add_booked(seconds, in_order)
     _add_gaps(seconds, in_order)
     return Goodput(len(attempts), steps_repeated, seconds)
+
+
+def intervals(lines: Iterable[bytes | str]) -> Iterator[Interval]:
+    """The lines that count, in their order."""
+    for line in lines:
+        interval = _interval_of(line)
+        if interval is not None:
+            yield interval
 
 
 def _add_booked(seconds: dict[str, float], attempts: list[list[Interval]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from orchestrator.errors import quoted
 from orchestrator.units import UnitError
@@ -51,7 +52,7 @@ def parse_latency(value: object) -> float:
     return _parse(value, MOMENTS, "latency", LATENCY_EXAMPLES)
 
 
-def _parse(value: object, units: dict[str, float], what: str, examples: str) -> float:
+def _parse(value: object, units: Mapping[str, float], what: str, examples: str) -> float:
     if not isinstance(value, str):
         raise UnitError(f"a {what} is a text with a unit", f"write it as one of {examples}")
     match = re.fullmatch(rf"({_NUMBER}) ?([A-Za-z/]+)", value.strip(), re.ASCII)
@@ -63,7 +64,7 @@ def _parse(value: object, units: dict[str, float], what: str, examples: str) -> 
     return number
 
 
-def _fix(match: re.Match[str] | None, units: dict[str, float], examples: str) -> str:
+def _fix(match: re.Match[str] | None, units: Mapping[str, float], examples: str) -> str:
     """Return the unit as it was probably meant, where letters alone are of the wrong size."""
     alike = [unit for unit in units if match and unit.lower() == match[3].lower()]
     if match and alike:

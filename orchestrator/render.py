@@ -1,7 +1,7 @@
 """From a plan to files, byte for byte the same for the same plan and tool version.
 
-No time, random number, user name or path of a machine gets into a rendered file. The only import
-of jinja2.
+No time, random number, user name or path of a machine gets into a rendered file. Only this module
+and orchestrator.report import jinja2.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from orchestrator.node_network import network_arguments
 from orchestrator.plan import LaunchPlan
 from orchestrator.queues import needs_pod_group
 from orchestrator.submitit_settings import submitit_settings
+from orchestrator.template_folder import template_folder
 
 # Both packages are installed side by side.
 NODE_PY = Path(__file__).resolve().parents[1] / "trainer" / "node.py"
@@ -149,7 +150,7 @@ def _template(name: str, plan: LaunchPlan, **more: object) -> str:
 def _environment() -> jinja2.Environment:
     """The templates, each compiled once: the manifests of a run are rendered twice."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_template_folder()),
+        loader=jinja2.FileSystemLoader(template_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -189,10 +190,3 @@ def _escaped(character: str) -> str:
 def _one_line(text: str) -> str:
     """`text` fit for a comment: a line break in it would end the comment."""
     return " ".join(text.split())
-
-
-def _template_folder() -> Path:
-    """The templates in an installed package, or those of a checkout."""
-    package = Path(__file__).parent
-    installed = package / "_templates"
-    return installed if installed.is_dir() else package.parent / "templates"

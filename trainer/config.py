@@ -266,6 +266,11 @@ class TrainerConfig:
     parallelism: ParallelismConfig
     checkpoint: CheckpointConfig
 
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether tensors on the GPU go through NCCL, also where others go through gloo."""
+        return "nccl" in self.backend
+
 
 def read_config(path: Path) -> TrainerConfig:
     """The configuration in the file at `path`; ConfigurationError names all of its faults."""

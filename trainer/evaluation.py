@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer import phase
 from trainer.parallel import split
 from trainer.parallelized import Parallelized
 from trainer.samples import Samples, validation_batches
+from trainer.shared_beats import SharedBeats
 from trainer.stop import any_rank
 from trainer.token_counts import mask
 
@@ -24,18 +24,19 @@ def validation_totals(
     batches: Iterable[Batch],
     device: torch.device,
     must_stop: Callable[[], bool],
+    beats: SharedBeats,
 ) -> Tensor:
     """Sum of losses, tokens that count, whether this rank has to stop: float64 [3] on `device`.
 
     batches: see batches_of. must_stop is asked before each of them. Where a forward pass waits for
-    the other ranks, all stop before the same batch.
+    the other ranks, all stop before the same batch. beats: told of each batch.
     """
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     in_lockstep = parallel.in_lockstep
     module, ignored = parallel.module.eval(), parallel.config.data.ignore_token
     parallel.before_evaluation()
     for batch, counts in batches:
-        phase.beat()
+        beats.tell()
         if any_rank(must_stop(), device) if in_lockstep else must_stop():
             totals[2] = 1
             break
@@ -68,7 +69,13 @@ def batches_of(
     for batch in validation_batches(samples, micro, rank, world_size, limit):
         num += 1
         yield batch, True
-    most = -(-len(samples) // (world_size * micro))  # rank 0 has the largest share
-    most = most if limit is None else min(limit, most)
-    if parallel.in_lockstep and num < most:
+    if parallel.in_lockstep and num < most_batches(samples, parallel, micro, limit):
         yield samples[np.zeros(1, np.int64)], False
+
+
+def most_batches(
+    samples: Samples | None, parallel: Parallelized, micro: int, limit: int | None
+) -> int:
+    """How many batches the rank with the most has, which is rank 0; see batches_of."""
+    most = -(-len(samples or ()) // (parallel.data_world_size * micro))
+    return most if limit is None else min(limit, most)

@@ -140,9 +140,7 @@ class Flight:
             if self._peers.first:
                 self.draft.discard()  # all ranks have stopped to write
             raise
-        if self._peers.first:  # the others need not wait for it
-            self._enter("prune", self.step)
-            self._prune()
+        self._clear()
 
     def _write_alone(self) -> None:
         """Rank 0's work where it writes everything; the others have none."""
@@ -184,6 +182,17 @@ class Flight:
         self._enter("publish", self.step)
         self.draft.publish(self._manifest, files, self._contract)
         self._set_published()
+
+    def _clear(self) -> None:
+        """Rank 0 removes old ones. Without a thread the others wait here, under the checkpoint's
+        limit: in the next step they would wait all the same, under that of a step."""
+        alone = self._thread is not None
+        if self._peers.first or not alone:
+            self._enter("prune", self.step)
+        if self._peers.first:
+            self._prune()
+        if not alone:
+            self._peers.exchange(None, f"removal of old checkpoints after {self.draft.final}")
 
     def _prune(self) -> None:
         """Only now: before, the last checkpoint on disk would be gone with a crash."""

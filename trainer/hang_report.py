@@ -91,13 +91,15 @@ def _written_stacks(path: Path) -> str:
 def _recorded(path: Path, nccl: bool) -> list[Group]:
     """The groups as the flight recorder has them, which goes into the file `path`."""
     raw = flight_record(nccl)
-    if not raw:
-        return []
-    path.write_bytes(raw)
+    if raw:
+        path.write_bytes(raw)
     main = threading.main_thread()
     # Threads of torch's own, as autograd's, belong to the training: Python does not list them.
     aside = {str(thread.ident) for thread in threading.enumerate() if thread is not main}
-    return summary(pickle.loads(raw).get("entries", []), aside)
+    # Beside NCCL's groups some are gloo's, as that of checkpoints, with a recorder of their own.
+    dumps = [raw, flight_record(False)] if nccl else [raw]
+    found = [pickle.loads(dump).get("entries", []) for dump in dumps if dump]
+    return [group for entries in found for group in summary(entries, aside)]
 
 
 def flight_record(nccl: bool) -> bytes:
@@ -132,9 +134,17 @@ def summary(entries: list[dict[str, Any]], aside: Collection[str] = ()) -> list[
     return list(groups.values())
 
 
-def num_told(folder: Path) -> int:
-    """How many reports of ranks, their own and node.py's, are there."""
-    return sum(1 for pattern in (OWN, OF_PROCESS) for _ in folder.glob(pattern))
+def have_told(folder: Path, num_ranks: int) -> bool:
+    """Whether node.py has told of all ranks, and each rank that can tell has done so itself."""
+    own = {path.name.partition(".")[0] for path in folder.glob(OWN)}
+    places = list(folder.glob(OF_PROCESS))
+    silent = [path for path in places if path.name.partition(".")[0] not in own]
+    return len(places) >= num_ranks and not any(_answers(path) for path in silent)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a rank has come to where its watchdog is built; then its own words may be late."""
+    return bool(json.loads(path.read_bytes()).get("answers", True))
 
 
 def read_reports(folder: Path) -> dict[int, Report]:

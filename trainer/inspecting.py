@@ -120,8 +120,10 @@ def _without_memory(asked: Asked, remarks: list[str]) -> Model:
         with mode:
             module = _build(asked)
     except ConfigurationError:  # perhaps for this alone: then it is made whole, once
+        whole = _build(asked)
+        remarks.append("it was built whole on the CPU, since its factory needs values")
         with FakeCopyMode(mode):
-            module = copy.deepcopy(_build(asked))
+            module = copy.deepcopy(whole)
     return Model(module, mode, _units(module, asked.wrap, remarks))
 
 

@@ -39,7 +39,7 @@ class Unreadable(Exception):
 def _nccl_variables(config: TrainerConfig, contract: Contract) -> dict[str, str]:
     """What makes NCCL write a log of its own (NCCL user guide, environment variables)."""
     network, traced = config.network, config.network.debug == "trace"
-    if "nccl" not in config.backend or (network.watch, network.debug) == ("off", "off"):
+    if not config.uses_nccl or (network.watch, network.debug) == ("off", "off"):
         return {}
     if given_variable("NCCL_DEBUG") and network.debug == "off":
         return {}  # whoever has asked for messages expects them where they would have gone
@@ -158,7 +158,7 @@ class Keeper(threading.Thread):
 
     def __init__(self, config: TrainerConfig, contract: Contract) -> None:
         super().__init__(name="library log", daemon=True)
-        self._nccl, self._contract = config.backend == "nccl", contract
+        self._nccl, self._contract = config.uses_nccl, contract
         self._finished = threading.Event()
 
     def run(self) -> None:

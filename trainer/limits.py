@@ -18,6 +18,7 @@ from trainer.phase import Phase
 if TYPE_CHECKING:  # torch takes a second to import
     from torch.distributed import ProcessGroup
 
+MOST_WAIT_S = 30 * 86400.0  # of a collective, so that no clock of C++ overflows
 MARGIN_S = 60.0  # for the watchdogs to report before a collective fails
 SAVE_GRACE_S = 2.0  # for the writer of a checkpoint that is late to say so
 SAVING = ("save", "publish", "prune")
@@ -91,6 +92,17 @@ class Limits:
             return self.exit
         return self.first_step if in_first else self.step
 
+    def totals_wait_s(self, in_first: bool, num_batches: int) -> float:
+        """How long a rank that is through an evaluation waits for one that is at its first batch.
+
+        num_batches: of the rank with the most.
+        """
+        stage = self.first_evaluation if in_first else self.evaluation
+        assert stage.quiet is not None
+        whole_s = stage.quiet.seconds * max(1, num_batches)
+        longest_s = whole_s if stage.whole is None else min(whole_s, stage.whole.seconds)
+        return min(longest_s + MARGIN_S, MOST_WAIT_S)
+
     @property
     def longest_s(self) -> float:
         """The longest wait of another rank in a collective, in any stage."""
@@ -121,19 +133,29 @@ class Patience:
 
         assert group.WORLD is not None
         self._limits, self._groups = Limits(config), [group.WORLD, *groups]
-        self._stage: Stage | None = None
+        self._wait_s = self._limits.longest_s
 
     def begin(self, name: str, step: int) -> None:
         """The phase `name` begins after `step` steps: collectives made from now on wait so long."""
-        first_step = phase.first_step
-        if first_step is None or step <= first_step:
+        if _in_first(step):
+            self._wait(self._limits.longest_s)
+        else:
+            self._wait(self._limits.of(Phase(name, step), phase.first_step).wait_s)
+
+    def begin_totals(self, step: int, num_batches: int) -> None:
+        """This rank is through its part of an evaluation; see Limits.totals_wait_s."""
+        self._wait(self._limits.totals_wait_s(_in_first(step), num_batches))
+
+    def _wait(self, wait_s: float) -> None:
+        if wait_s == self._wait_s:
             return
-        stage = self._limits.of(Phase(name, step), first_step)
-        if stage is self._stage:
-            return
-        self._stage = stage
+        self._wait_s = wait_s
         for group in self._groups:
-            set_timeout(group, stage.wait_s)
+            set_timeout(group, wait_s)
+
+
+def _in_first(step: int) -> bool:
+    return phase.first_step is None or step <= phase.first_step
 
 
 def set_timeout(group: ProcessGroup, timeout_s: float) -> None:

@@ -17,11 +17,11 @@ from trainer.contract import OUTCOME_DONE, OUTCOME_DRAINED, ConfigurationError, 
 from trainer.counting import TrafficCount
 from trainer.data import load_corpus
 from trainer.due import Due
-from trainer.evaluation import batches_of, validation_totals
+from trainer.evaluation import batches_of, most_batches, validation_totals
 from trainer.feed import Feed
 from trainer.grace import Grace
 from trainer.ledger import Ledger
-from trainer.limits import Patience
+from trainer.limits import Limit, Patience
 from trainer.metrics import Clock, Metrics, highest_memory
 from trainer.network_proof import Proof
 from trainer.nonfinite import Fault, Guard, diverged
@@ -31,6 +31,7 @@ from trainer.peers import Peers
 from trainer.probing import probe
 from trainer.reporting import Reporter
 from trainer.saver import Saver
+from trainer.shared_beats import SharedBeats
 from trainer.staging import Staging
 from trainer.stop import Agreed, StopProtocol
 from trainer.token_counts import Divisors, Pair, counted
@@ -51,7 +52,7 @@ class Trainer:
         self.progress = state.Progress()
         phase.enter("load", 0)
         stop.leave_if_asked()
-        self.peers = Peers(config.checkpoint.timeout_s)
+        self.peers = Peers(Limit(config.load_timeout_s, "timeouts.load"))
         probe(contract, self.peers)
         self.corpus = load_corpus(config, contract.workdir)
         self.settings = changes.settings_of(config, self.corpus)
@@ -86,6 +87,7 @@ class Trainer:
         )
         self.ledger = Ledger(contract, self.progress.step, restore_s)
         self.clock = Clock()
+        self._beats = SharedBeats(stop.store)
         self.due = Due(config.checkpoint)
         self.grace = Grace(contract, config.shutdown_timeout_s, self.metrics)
         self.saver = self._make_saver()
@@ -222,7 +224,6 @@ class Trainer:
         self.wait_for("evaluation")
         began = perf_counter()
         totals = self._validation_totals()
-        dist.all_reduce(totals)
         loss_sum, num_tokens, num_stopping = totals.tolist()
         self.clock.evaluation_s += perf_counter() - began
         if num_stopping:
@@ -238,9 +239,14 @@ class Trainer:
         return True
 
     def _validation_totals(self) -> Tensor:
-        micro, limit = self.config.batch.micro, self.config.evaluation.batches
-        batches = batches_of(self.corpus.validation, self.parallel, micro, limit)
-        return validation_totals(self.parallel, batches, self.device, self.stop.requested)
+        """See evaluation.validation_totals; the sum over all ranks."""
+        samples, parallel = self.corpus.validation, self.parallel
+        share = self.config.batch.micro, self.config.evaluation.batches
+        batches = batches_of(samples, parallel, *share)
+        totals = validation_totals(parallel, batches, self.device, self.stop.requested, self._beats)
+        self._patience.begin_totals(self.progress.step, most_batches(samples, parallel, *share))
+        self._beats.wait(dist.all_reduce(totals, async_op=True))
+        return totals
 
     # Checkpoints.
 

@@ -13,6 +13,7 @@ from trainer import library_log
 from trainer.config import TrainerConfig
 from trainer.connections import Connection, by_interface, connections
 from trainer.contract import Contract, given_variable
+from trainer.limits import Limit
 from trainer.metrics import Metrics
 from trainer.peers import Peers, some
 from trainer.transports import Report, added, promised_here, read_report, strangers
@@ -78,8 +79,10 @@ class Proof:
             print(f"trainer: {message}", file=sys.stderr, flush=True)
 
     def _told(self) -> list[Told]:
+        # A rank comes here when its first step is over, and the watchdog has its limit until then.
+        self._peers.allow(Limit(self._config.first_step_timeout_s, "timeouts.first_step"))
         me = Told(str(self._peers.me), _wanted_interfaces(self._config))
-        if "nccl" in self._config.backend:
+        if self._config.uses_nccl:
             return self._peers.exchange(self._of_nccl(me), WHAT)
         if self._config.backend != "gloo":
             return self._peers.exchange(replace(me, unknown="its library tells nothing"), WHAT)
@@ -148,7 +151,7 @@ class Proof:
 def judge(config: TrainerConfig, num_nodes: int, told: Sequence[Told]) -> Judgement:
     """Compare what the ranks have told with the promises of the fabric and the interface."""
     network = config.network
-    promised = promised_here(network.promises, num_nodes) if "nccl" in config.backend else []
+    promised = promised_here(network.promises, num_nodes) if config.uses_nccl else []
     place = "between nodes" if num_nodes > 1 else "within the node"
     faults: list[str] = []
     compared = False

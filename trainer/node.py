@@ -67,6 +67,7 @@ JOIN_GRACE_S = 60.0  # for more nodes, once there are enough
 HELLO_TIMEOUT_S = 10.0  # a connection that has not said who it is by then is dropped
 TIME_LIMIT_MARGIN_S = 30.0  # before the time limit, beyond the shutdown timeout
 GRACE_FILE = "grace.json"
+NODES_SHOWN = 8  # in a reason that names several
 GIVEN_UP_FILE, MISSED_DIR, ALIVE_FILE = "given-up.json", "missed-starts", "alive"
 GRACE_FACTOR = 10  # times the shutdown timeout, the longest that grace.json may ask for
 TICK_S = 0.1
@@ -1442,6 +1443,8 @@ class Hang:
                 child["at"] = self._save(child["pid"], f"{name}.below-{child['pid']}.stacks.txt")
             at = self._save(process["pid"], f"{name}.stacks.txt")
             said = {"version": 1, "rank": rank, "host": self.host, **process, "at": at}
+            # A wrapper's child is the rank, and may tell.
+            said["answers"] = any(each["answers"] for each in (process, *below))
             words = [below_words(child) for child in below]
             write_json(self.dir / f"{name}.process.json", {**said, "below": words})
 
@@ -1580,7 +1583,21 @@ def decide(results: list[Result], outcome: str, local_size: int = 1, hang: str =
     node = first.node // local_size
     who = f"node {node} ({first.host})"
     who = who if first.rank is None else f"rank {first.rank} on {who}"
-    return ending(code, f"{who}: {first.message}", first.detail, node, first.rank)
+    more = also_undrained(first, faulty[1:], local_size)
+    return ending(code, f"{who}: {first.message}{more}", first.detail, node, first.rank)
+
+
+def also_undrained(first: Result, others: list[Result], local_size: int) -> str:
+    """The ranks of other nodes that did not stop either: the first may have waited for them."""
+    if first.kind != "undrained":
+        return ""
+    kept = [r for r in others if r.kind == first.kind]
+    words = [
+        f"; on node {r.node // local_size} ({r.host}) too, {r.message.rpartition('; ')[2]}"
+        for r in kept[:NODES_SHOWN]
+    ]
+    rest = len(kept) - NODES_SHOWN
+    return "".join(words) + (f"; and on {rest} more" if rest > 0 else "")
 
 
 def ending(

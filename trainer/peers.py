@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from trainer.limits import MARGIN_S
+from trainer import limits
+from trainer.limits import Limit, set_timeout
 
 T = TypeVar("T")
 NAMES_SHOWN = 8
@@ -40,19 +41,32 @@ class Member:
 class Peers:
     """All ranks, over gloo. Every rank must make it at the same point, and early.
 
-    timeout_s: how long what is exchanged may take on each rank, in seconds; the others wait for it
-    a minute longer, in which the watchdog says who is late. Not for two threads at the same time.
+    limit: how long what is exchanged may take on each rank; the others wait for it a minute longer,
+    in which the watchdog says who is late. Not for two threads at the same time.
 
     Attributes:
+        limit: the one that holds now.
         waiting: whether an exchange is going on.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
         self.size = dist.get_world_size()
         self.me = Member(dist.get_rank(), socket.gethostname())
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s + MARGIN_S))
+        wait = timedelta(seconds=limit.seconds + limits.MARGIN_S)
+        self.group = dist.new_group(backend="gloo", timeout=wait)
         self.waiting = False
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that what is exchanged may take on each rank."""
+        return self.limit.seconds
+
+    def allow(self, limit: Limit) -> None:
+        """What all ranks are at from now on has this limit; no exchange may be going on."""
+        if limit != self.limit:
+            self.limit = limit
+            set_timeout(self.group, limit.seconds + limits.MARGIN_S)
 
     def patience_s(self, wanted_s: float) -> float:
         """How long a rank may look for something: the others wait for it in the next exchange."""
@@ -93,8 +107,8 @@ class Peers:
     def _no_answer(self, what: str, error: Exception) -> NoAnswer:
         return NoAnswer(
             f"{what}: {self.me} got no answer from the other ranks: one of them has ended, or took"
-            f" longer than timeouts.checkpoint ({self.timeout_s:g} s; raise it if the disk is only"
-            f" slow) ({error})"
+            f" longer than {self.limit.key} ({self.timeout_s:g} s; raise it if it is only slow)"
+            f" ({error})"
         )
 
 

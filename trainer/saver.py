@@ -12,6 +12,7 @@ from trainer.checkpoint import Manifest
 from trainer.config import TrainerConfig
 from trainer.contract import Contract
 from trainer.flight import Flight
+from trainer.limits import Limit
 from trainer.peers import Peers
 from trainer.staging import Staged
 from trainer.state import Progress
@@ -68,10 +69,11 @@ class Saver:
         final: the training ends here, so it is written at once. Waits for the one before, if that
         is on its way, and raises what finish() raises.
         """
+        phase.enter("save", progress.step)  # also for the wait: it is for a checkpoint
         self.finish()
         if progress.step == self._saved_step:
             return
-        phase.enter("save", progress.step)
+        self._peers.allow(Limit(self._config.checkpoint.timeout_s, "timeouts.checkpoint"))
         aside = self._config.checkpoint.asynchronous and not final
         began = perf_counter()
         staged = self._stage(progress, aside=aside)

@@ -46,7 +46,7 @@ class StopProtocol:
     """
 
     def __init__(self, store: Store, drain: Path, device: torch.device) -> None:
-        self._store = store
+        self.store = store
         self._drain = os.fspath(drain)
         self._device = device
         self._saves = 0  # agreed on so far, the same on all ranks after the same step
@@ -71,7 +71,7 @@ class StopProtocol:
             return
         wanted = "stop" if self.requested() else "save" if save_due else None
         if wanted is not None:
-            self._store.compare_set(self._key, "", f"{wanted} {step + self._lag}")
+            self.store.compare_set(self._key, "", f"{wanted} {step + self._lag}")
             self._is_taken = True
 
     def set_pace(self, step_s: float) -> None:
@@ -86,9 +86,9 @@ class StopProtocol:
         """What all ranks do now that `step` is done; the same answer on every rank."""
         if self._lag:
             self._wait_for_step_before()
-        if step % self._every or not self._store.check([self._key]):
+        if step % self._every or not self.store.check([self._key]):
             return None
-        agreed, after = self._store.get(self._key).decode().split()
+        agreed, after = self.store.get(self._key).decode().split()
         if step < int(after):
             return None
         if agreed == "stop":

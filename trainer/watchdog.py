@@ -19,7 +19,7 @@ from collections.abc import Callable
 from trainer import phase
 from trainer.config import TrainerConfig
 from trainer.contract import KIND_HANG, Contract, create_once, write_json
-from trainer.hang_report import Report, num_told, read_places, read_reports, write_report
+from trainer.hang_report import Report, have_told, read_places, read_reports, write_report
 from trainer.limits import Limit, Limits
 from trainer.node import read_json
 from trainer.stacks import Sheet
@@ -38,7 +38,7 @@ class Watchdog(threading.Thread):
     def __init__(self, config: TrainerConfig, contract: Contract) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._limits, self._contract = Limits(config), contract
-        self._nccl = config.backend == "nccl"
+        self._nccl = config.uses_nccl
         self._sheet = Sheet()
         # At once: what comes first may hold the interpreter already, such as an import from a disk
         # that does not answer.
@@ -137,7 +137,7 @@ class Watchdog(threading.Thread):
         write_json(self._contract.hangs_dir / VERDICT_FILE, content)
 
     def _has_all_reports(self) -> bool:
-        return num_told(self._contract.hangs_dir) >= 2 * self._contract.world_size
+        return have_told(self._contract.hangs_dir, self._contract.world_size)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -66,7 +66,7 @@ def command(
     with faults_as_json(as_json):
         profile, _ = load_profile(cluster, clusters_file)
         backend, handle = backend_of(profile), find_run(run, profile)
-        with _entered(backend, handle, reader_pod) as store:
+        with entered(backend, handle, reader_pod) as store:
             found, removed = _look(backend, handle, store, verify, keep)
     if as_json:
         print_json([_words(one, one in removed) for one in found])
@@ -77,7 +77,7 @@ def command(
 
 
 @contextmanager
-def _entered(backend: Backend, handle: Handle, reader_pod: bool) -> Iterator[RunStore]:
+def entered(backend: Backend, handle: Handle, reader_pod: bool) -> Iterator[RunStore]:
     """The run folder of a single run; with `reader_pod` through a pod, whatever it takes."""
     from orchestrator.backends.runstore import Enterable
 

@@ -28,7 +28,7 @@ STRATEGY: KeyPath = ("parallelism", "strategy")
 
 def with_strategy(job: ResolvedJob, profile: ClusterProfile, job_file: Path) -> ResolvedJob:
     """Return the job with the strategy that advice takes wherever it says `auto`, and in `chosen`
-    what that is and why.
+    what that is and why; a job that says it nowhere as it is.
 
     Args:
         job_file: where it is, for what `orchestrate-trainer inspect` has written beside it.
@@ -83,7 +83,12 @@ def question_of(
         setting = replace(setting, shard_group=spec.parallelism.shard_group)
 
     def allowed(one: Setting) -> bool:
-        return not any(parallelism_problems(spec_with(open_spec, one)))
+        concrete = spec_with(open_spec, one)
+        if any(parallelism_problems(concrete)):
+            return False
+        # Of a range of nodes no number is given up.
+        is_asked = one.num_nodes == setting.num_nodes
+        return not is_asked or set(concrete.node_sizes) >= set(spec.node_sizes)
 
     memory, ranks = spec.resources.memory, spec.resources.num_ranks_per_node
     host_bytes = memory // ranks if memory is not None else None

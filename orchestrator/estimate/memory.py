@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
-from orchestrator.estimate.engines import Engine, Sharded
+from orchestrator.estimate.engines import Engine
 from orchestrator.estimate.figures import Memory
+from orchestrator.estimate.flat import Flat
 from orchestrator.estimate.held import held
 from orchestrator.estimate.ledger import Ledger
 from orchestrator.estimate.outline import Outline
 from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.sharded import Sharded
 
 
 def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0) -> Memory:
@@ -25,7 +27,7 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
             "buffers": outline.buffer_bytes,
         }
     )
-    engine = (Sharded if setting.uses_fsdp else Engine)(setting, outline, state, ledger)
+    engine = _engine_of(setting)(setting, outline, state, ledger)
     _step(setting, outline, engine, ledger)
     moment, lines = ledger.peak
     return Memory(
@@ -37,13 +39,17 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     )
 
 
+def _engine_of(setting: Setting) -> type[Engine]:
+    if not setting.uses_fsdp:
+        return Engine
+    return Sharded if setting.fsdp.version == 2 else Flat
+
+
 def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) -> None:
     """The last micro-batch of a step, and the optimizer's part; they hold most."""
     blocks = range(len(outline.units))
     again = [recomputing(setting, block) != "none" for block in blocks]
-    first = {recomputing(setting, block): block for block in blocks}
-    known = {kind: layer_of(setting, outline, block) for kind, block in first.items()}
-    layers = [known[recomputing(setting, block)] for block in blocks]
+    layers = _layers(setting, outline)
     head = head_of(setting, outline)
     engine.begin()
     for block in blocks:
@@ -53,11 +59,23 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     _loss(head, engine, ledger, again)
     for block in reversed(blocks):
         _backward(block, layers[block], engine, ledger, again[block])
-    engine.gradients(-1, 0.5)
+    engine.root_gradients()
     ledger.drop(activations=head.stream)
     engine.backward_ended(-1)
     engine.end()
     ledger.enter("optimizer")
+
+
+def _layers(setting: Setting, outline: Outline) -> list[Layer]:
+    """The figures of each block; those of equal ones are reckoned once."""
+    known: dict[object, Layer] = {}
+    found = []
+    for block, unit in enumerate(outline.units):
+        key = (recomputing(setting, block), *unit.activation_bytes.items())
+        if key not in known:
+            known[key] = layer_of(setting, outline, block)
+        found.append(known[key])
+    return found
 
 
 def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None:
@@ -74,7 +92,7 @@ def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None
     if head.floats:
         ledger.hold(logits=head.logits)
         ledger.drop(logits=head.losses)
-    engine.gradients(-1, 0.5)
+    engine.head_gradients()
     ledger.drop(logits=head.logits, activations=head.kept)
     ledger.hold(activations=head.stream)
 

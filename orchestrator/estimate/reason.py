@@ -18,17 +18,21 @@ CPU = "cpu"  # its name among the cards
 
 def gib(size_bytes: float) -> str:
     """Return a size of memory in words."""
-    return (
-        f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.3g} MiB"
-    )
+    if size_bytes < 2**28:
+        return f"{size_bytes / 2**20:.3g} MiB"
+    return f"{_digits(size_bytes / 2**30)} GiB"
 
 
 def gb(size_bytes: float) -> str:
     """Return bytes on a link in words, decimal as links are."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= size * 0.1:
-            return f"{size_bytes / size:.3g} {unit}"
+            return f"{_digits(size_bytes / size)} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def seconds(time_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def test_a_rank_that_never_comes_to_the_rendezvous(nodes: Nodes, run: Run) -> No
     end = read(run.attempt_dir() / "end.json")
     assert (end["code"], end["node"], end["rank"]) == (79, 1, 1)
     assert "is not over after 8 s (timeouts.rendezvous): rank 1 (" in end["reason"]
+    # No rank waits for the words of one that has no watchdog yet.
+    assert time.time() - (run.attempt_dir() / "hang").stat().st_mtime < ENDING_S
     words = "where rank 0 waits: its process lives, but has not come to the start of the trainer"
     assert f"is missing from the rendezvous, {words}" in end["reason"]
 
@@ -122,6 +125,7 @@ def test_a_rank_that_does_not_stop(nodes: Nodes, run: Run, measured: dict[str, M
     lasted_s = time.time() - asked
     end = read(run.attempt_dir() / "end.json")
     assert "not drained within 4 s of SIGTERM" in end["reason"]
+    assert re.findall(r"not stopped: rank (\d)", end["reason"]) in (["0", "1"], ["1", "0"])
     assert lasted_s < 4 + ENDING_S
     measured["shutdown, a rank does not stop"] = Measured(
         "timeouts.shutdown", 4, lasted_s, 1, end["reason"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from k8s.objects import manifests
+from orchestrator.estimate.auto import with_strategy
 from orchestrator.plan import make_plan
 from orchestrator.profiles import ClusterProfile
 from orchestrator.render import Rendered, render
@@ -133,4 +134,5 @@ def render_job(text: str, target: str, site: dict[str, Any]) -> Rendered:
     raw = {"name": "site", "target": target, "runs_root": "/runs", "kubernetes": site}
     profile = ClusterProfile.model_validate(raw)
     job = resolve_job(parse_document(text.encode(), "job.yaml"), profile, [])
-    return render(make_plan(job.spec, profile, job.elements))
+    job = with_strategy(job, profile, Path("job.yaml"))
+    return render(make_plan(job.spec, profile, job.elements, job.chosen))

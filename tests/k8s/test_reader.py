@@ -71,6 +71,15 @@ def test_it_is_made_for_the_command_alone(
     assert owner["uid"] == site.main()["metadata"]["uid"]
 
 
+def test_a_report_is_made_through_it(server: ApiServer, tmp_path: Path, cli: Cli) -> None:
+    site = placed(server, tmp_path, "job", cli)
+    Kubelet(server, RUNNING)
+    (tmp_path / "volume/demo/metrics.jsonl").write_text('{"step": 7, "attempt": 1, "loss": 2.5}\n')
+    page = site.ok("report", "demo", "--out", "-", "--reader-pod")
+    assert "training from 2.500 at 7" in page
+    assert server.list("pods") == []
+
+
 def test_one_that_does_not_start_says_why_and_goes(
     server: ApiServer, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,13 @@ def test_a_run_that_is_done_is_read_from_its_logs(site: Site, server: ApiServer)
     assert "no log of rank 7" in site.run("logs", "demo", "--rank", "7")[1]
 
 
+def test_a_report_has_what_the_logs_tell(site: Site, server: ApiServer) -> None:
+    done(server)
+    page = site.ok("report", "demo", "--out", "-")
+    assert "Loss, nats per token by step: training from 2 at 1 to 2 at 5" in page
+    assert '<dd>5</dd><dd class="small">of 5</dd>' in page
+
+
 def test_checkpoints_need_a_running_pod(site: Site, server: ApiServer) -> None:
     done(server)
     assert "is read through a running pod" in site.run("checkpoints", "demo")[1]

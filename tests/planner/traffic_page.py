@@ -8,6 +8,7 @@ from typing import Any
 from counted import Case, cases_of
 
 from orchestrator.estimate.gpt import gpt_outline
+from orchestrator.estimate.outline import Outline
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.traffic import traffic
 from orchestrator.spec.train import BYTE_TOKENS
@@ -57,11 +58,7 @@ OPTIONS = {
     "full_shard, FSDP1": [RECOMPUTED],
 }
 CASES = [
-    *(
-        case
-        for case in cases_of(WIDTH, CONTEXT)
-        if case.precision == "fp32" or case.accumulation == 1
-    ),
+    *cases_of(WIDTH, CONTEXT),
     *(
         Case(strategy, width=WIDTH, context=CONTEXT, options=options)
         for strategy, several in OPTIONS.items()
@@ -76,8 +73,13 @@ def predicted(case: Case) -> Sums:
     sizes = case.spec.train.model.sizes
     assert sizes is not None
     outline = gpt_outline(sizes, BYTE_TOKENS, tied=True, dropout=0.0)
+    return predicted_sums(Setting.of(case.spec), outline)
+
+
+def predicted_sums(setting: Setting, outline: Outline) -> Sums:
+    """The same of any model."""
     found: Sums = {}
-    for one in traffic(Setting.of(case.spec), outline).transfers:
+    for one in traffic(setting, outline).transfers:
         key = (one.kind, one.group_size, one.ranks_per_node)
         payload, calls = found.get(key, (0, 0))
         found[key] = (payload + one.payload_bytes, calls + one.count)

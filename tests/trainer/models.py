@@ -220,6 +220,12 @@ def stack() -> nn.Module:
     return Stack()
 
 
+def stack_with_frozen_block() -> nn.Module:
+    model = Stack()
+    model.blocks[0].requires_grad_(False)
+    return model
+
+
 def unreduced() -> nn.Module:
     return Unreduced()
 

@@ -22,6 +22,7 @@ from runs import Run, configuration
 from trainer import finding, probing
 from trainer.checkpoint import MANIFEST, Manifest, name_of
 from trainer.contract import Contract
+from trainer.limits import Limit
 from trainer.main import main
 from trainer.peers import NAMES_SHOWN, Peers, some
 from trainer.writing import Draft
@@ -51,7 +52,9 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def _find(folders: Sequence[Path], timeout_s: float = 30) -> Found:
-    path, broken = finding.newest_whole(folders[int(os.environ["RANK"])], Peers(timeout_s))
+    path, broken = finding.newest_whole(
+        folders[int(os.environ["RANK"])], Peers(Limit(timeout_s, "timeouts.load"))
+    )
     return path.name if path is not None else None, [
         (error.path.name, error.reason) for error in broken
     ]
@@ -168,7 +171,7 @@ def test_one_that_a_host_does_not_see_is_never_replaced_by_an_older_one(
 @pytest.mark.parametrize(("wanted_s", "timeout_s"), [(0.5, 30), (15, 30), (65, 30), (65, 1800)])
 def test_no_rank_looks_so_long_that_the_others_give_up(wanted_s: float, timeout_s: float) -> None:
     peers = Peers.__new__(Peers)  # without a group: it is the rule that counts
-    peers.timeout_s = timeout_s
+    peers.limit = Limit(timeout_s, "timeouts.load")
     assert peers.patience_s(wanted_s) == min(wanted_s, timeout_s / 2)
 
 
@@ -180,7 +183,10 @@ def test_one_that_is_not_seen_is_told_before_the_others_give_up(folders: list[Pa
 
 def _probe(folders: Sequence[Path]) -> None:
     rank = int(os.environ["RANK"])
-    probing.probe(Contract(rank, rank, 2, 1, folders[0], folders[rank], folders[0]), Peers(8))
+    probing.probe(
+        Contract(rank, rank, 2, 1, folders[0], folders[rank], folders[0]),
+        Peers(Limit(8, "timeouts.load")),
+    )
 
 
 def test_a_probe_that_is_not_seen_is_told_before_the_others_give_up(folders: list[Path]) -> None:

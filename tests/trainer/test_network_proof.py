@@ -18,6 +18,7 @@ from runs import Run, configuration
 from trainer import library_log
 from trainer.config import TrainerConfig, parse_config
 from trainer.contract import Contract
+from trainer.limits import Limit
 from trainer.metrics import Metrics
 from trainer.network_proof import Proof, Told, WrongNetwork, judge
 from trainer.peers import Peers
@@ -139,7 +140,9 @@ def _look(config: TrainerConfig, lines: dict[int, list[str]], root: Path) -> Any
     contract = Contract(rank, 0, RANKS, 1, root, root / "checkpoints", root, RANKS)
     with library_log.kept(config, contract):
         _write_like_nccl(log(*lines.get(rank, lines[0])))
-        proof = Proof(config, contract, Peers(60), Metrics(contract, False, 0))
+        proof = Proof(
+            config, contract, Peers(Limit(60, "timeouts.load")), Metrics(contract, False, 0)
+        )
         try:
             proof.after_step(1)
             proof.after_step(2)

@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 from ranks import Ended, run_ranks
 from runs import Run, configuration
-from trainer import limits, watchdog
+from trainer import limits, network_proof, watchdog
 from trainer.config import parse_config
+from trainer.connections import connections
 from trainer.limits import Limits, set_timeout
 from trainer.phase import Phase
 
@@ -48,9 +49,54 @@ def test_loading_and_saving_may_take_longer_than_a_step(
         step_timeout_s=step_s, load_timeout_s=300, first_step_timeout_s=300,
         checkpoint__timeout_s=300, checkpoint__every_steps=2, steps=4,
     )  # fmt: skip
-    listener = partial(at, {("load", 0, 1), ("publish", 2, 0)}, hold_s)
+    listener = partial(at, {("load", 0, 1), ("publish", 2, 0), ("prune", 2, 0)}, hold_s)
     assert [end.value for end in ended(run, config, listener, 350)] == [0, 0], run.errors()
     assert len(run.checkpoints()) == 2
+
+
+def test_a_checkpoint_may_take_longer_than_the_evaluation_after_which_it_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    config = configuration(
+        evaluation_timeout_s=3, checkpoint__asynchronous=True, checkpoint__every_steps=2, steps=4
+    )
+    listener = partial(at, {("publish", 2, 0)}, 7.0)
+    assert [end.value for end in ended(run, config, listener, 120)] == [0, 0], run.errors()
+    assert len(run.checkpoints()) == 2
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_an_evaluation_waits_for_a_rank_that_makes_progress(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MARGIN_S", 1.0)
+    run = Run(tmp_path)
+    config = configuration(
+        step_timeout_s=3, first_step_timeout_s=3, evaluation__batches=4, steps=2,
+        model__factory="hanging:build",
+        model__args={"how": "slow evaluation", "step": step, "rank": 1},
+    )  # fmt: skip
+    assert [end.value for end in ended(run, config, None, 120)] == [0, 0], run.errors()
+    assert [event["step"] for event in run.events("validation")] == [0, 2]
+
+
+def late_connections(*args: Any, **named: Any) -> Any:
+    if os.environ["RANK"] == "1":
+        time.sleep(6.0)
+    return connections(*args, **named)
+
+
+def test_the_first_step_and_loading_may_take_longer_than_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MARGIN_S", 1.0)
+    monkeypatch.setattr(network_proof, "connections", late_connections)
+    run = Run(tmp_path)
+    config = configuration(checkpoint__timeout_s=3, steps=2)
+    listener = partial(at, {("restore", 0, 1)}, 6.0)
+    assert [end.value for end in ended(run, config, listener, 120)] == [0, 0], run.errors()
+    assert run.events("network")[0]["agrees"]  # the look itself was made
 
 
 @pytest.mark.parametrize(("strategy", "group"), [("ddp", None), ("hybrid_shard", 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -13,11 +14,13 @@ import hanging
 import pytest
 from hanging import NodeSide, note_pid
 
-from ranks import run_ranks
+from ranks import end_ranks, run_ranks
 from runs import Listener, Run, configuration
 from trainer import data, node, watchdog
 from trainer.config import parse_config
 from trainer.contract import Contract
+from trainer.hang_report import have_told
+from trainer.library_log import kept
 from trainer.limits import Limits
 from trainer.phase import Phase
 
@@ -191,6 +194,51 @@ def test_a_rank_has_a_limit_before_its_watchdog_runs(tmp_path: Path) -> None:
     (sheet,) = run_ranks(1, first_sheet, tmp_path)
     beats, limit_s = sheet.splitlines()[0].split()
     assert (int(beats), float(limit_s)) == (1, 60.0)
+
+
+def record(group: str) -> bytes:
+    """What a flight recorder has of one collective that waits, where there is none of NCCL's."""
+    entry = {
+        "is_p2p": False, "process_group": (group, ""), "collective_seq_id": 1, "retired": False,
+        "profiling_name": f"{group}:all_reduce", "input_sizes": [[4]], "thread_id": "1",
+    }  # fmt: skip
+    return pickle.dumps({"entries": [entry]})
+
+
+def hang_of(backend: str, root: Path) -> None:
+    from torch._C import _distributed_c10d as torch_c
+
+    torch_c._dump_nccl_trace = lambda *_: record("nccl")  # type: ignore[attr-defined]
+    torch_c._dump_fr_trace = lambda *_: record("gloo")  # type: ignore[attr-defined]
+    changes = {"device": "cuda", "backend": backend, "network__debug": "warn"}
+    config = parse_config(configuration(**changes), "test")
+    contract = Contract(0, 0, 1, 1, root, root, root)
+    with kept(config, contract):
+        pass
+    watchdog.Watchdog(config, contract)._end()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_the_collectives_of_nccl_are_told_and_those_of_gloo_beside_it(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "REPORTS_S", 0.0)
+    end_ranks(1, hang_of, backend, tmp_path)
+    attempt = tmp_path / "attempts" / "1"
+    told = json.loads((attempt / "hangs" / "rank-00000.json").read_bytes())
+    assert [group["name"] for group in told["groups"]] == ["nccl", "gloo"]
+    for file in (attempt / "hangs" / "flight-00000", attempt / "network" / "flight-rank-0"):
+        assert file.read_bytes() == record("nccl")
+
+
+def test_whoever_has_no_watchdog_yet_is_not_waited_for(tmp_path: Path) -> None:
+    for rank, answers in enumerate((True, True, False)):
+        node.write_json(tmp_path / f"rank-{rank:05}.process.json", {"answers": answers})
+    node.write_json(tmp_path / "rank-00000.json", {})
+    assert not have_told(tmp_path, 3)
+    node.write_json(tmp_path / "rank-00001.json", {})
+    assert have_told(tmp_path, 3)
+    assert not have_told(tmp_path, 4)  # a node has not told
 
 
 @pytest.mark.parametrize(("compiles", "evaluation_s"), [(False, 60), (True, 300)])

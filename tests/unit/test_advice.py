@@ -14,6 +14,7 @@ from orchestrator.estimate.advice import Advice, advise
 from orchestrator.estimate.gpt import gpt_outline
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.lines import changes, crosses_nodes, left_open, spec_with
+from orchestrator.estimate.reason import gb, gib, seconds
 from orchestrator.estimate.search import TIE_SHARE, Question
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.variants import batches, complexity, shapes
@@ -193,6 +194,25 @@ def test_summing_with_each_micro_batch_is_offered_where_whole_gradients_do_not_f
     assert "Gradients are summed with each micro-batch" in found.reason
 
 
+def test_each_unit_of_ones_own_model_counts() -> None:
+    """Units of equal parameters that leave different activations."""
+    asked = question(job(1, 1, SMALL), hardware(80))
+
+    def seen(size: int) -> dict[str, int]:
+        return dict.fromkeys(("fp32/none", "bf16/none", "autocast/none"), size * GB)
+
+    root, *units = [
+        dataclasses.replace(unit, activation_bytes=seen(number))
+        for number, unit in enumerate((asked.outline.root, *asked.outline.units))
+    ]
+    outline = dataclasses.replace(
+        asked.outline, units=tuple(units), root=root, layers=0, working_bytes=seen(0)
+    )
+    ddp = dataclasses.replace(asked.setting, strategy="ddp", micro=1)
+    lines = estimate(ddp, outline, asked.hardware).memory.lines
+    assert lines["activations"] == sum(range(9)) * GB
+
+
 def test_a_range_of_nodes_fits_with_the_fewest() -> None:
     most = question(job(4, 8, LARGE), hardware(24))
     each = dataclasses.replace(most, node_sizes=(1, 2, 4))
@@ -235,3 +255,13 @@ def test_offloading_needs_room_on_the_cpu_too() -> None:
     setting = best(advise(asked))
     assert setting.cpu_offload
     assert advise(dataclasses.replace(asked, host_bytes=20 * GB)).best is None
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(gib(3 * 2**20), "3 MiB"), (gib(1.5 * 2**30), "1.5 GiB"), (gib(1440 * 2**30), "1,440 GiB"),
+     (gb(8), "8 B"), (gb(723_000), "0.723 MB"), (gb(1.29e12), "1,290 GB"),
+     (seconds(0.0125), "12.5 ms"), (seconds(1.871), "1.87 s")],
+)  # fmt: skip
+def test_figures_in_words(words: str, text: str) -> None:
+    assert words == text

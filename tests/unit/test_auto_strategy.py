@@ -110,6 +110,15 @@ def test_a_model_of_ones_own_needs_what_inspect_has_written(job: Path) -> None:
         load_job(job, None, None, [])
 
 
+def test_a_range_of_nodes_keeps_all_its_sizes(job: Path) -> None:
+    """Groups of two nodes would be as good with four nodes, and leave no attempt with three."""
+    job.write_text(JOB.replace("nodes: 2", "nodes: {min: 2, max: 4}"))
+    sets = ["train.batch.accumulation=3", "train.batch.micro=1"]
+    assert load_job(job, None, None, sets).resolved.spec.node_sizes == (2, 3, 4)
+    with pytest.raises(FaultsError, match=r"go with no strategy"):
+        load_job(job, None, None, [*sets, "parallelism.shard_group=16"])
+
+
 def test_each_element_of_a_sweep_has_a_strategy_of_its_own(job: Path) -> None:
     job.write_text(JOB + "sweep: {grid: {train.model.layers: [2, 32]}}\n")
     loaded = load_job(job, None, None, [], target="slurm")

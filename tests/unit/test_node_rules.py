@@ -53,6 +53,23 @@ def test_a_configuration_error_is_blamed_before_what_came_first() -> None:
     assert decide([first, fault], "drained")["code"] == 78
 
 
+@pytest.mark.parametrize(("num_nodes", "rest"), [(1, 0), (2, 0), (9, 0), (12, 3)])
+def test_the_ranks_of_all_nodes_that_did_not_stop_are_named(num_nodes: int, rest: int) -> None:
+    text = "not drained within 4 s of SIGTERM, killed; not stopped: rank"
+    results = [
+        result(n, 1, kind="undrained", rank=n, message=f"{text} {n}", at=n + 1.0)
+        for n in range(num_nodes)
+    ]
+    stopped = result(num_nodes, 1, rank=num_nodes, message="killed", at=0.5 + num_nodes)
+    reason = decide([*results, stopped], "")["reason"]
+    head, *more = reason.split("; on node ")
+    assert head == f"rank 0 on node 0 (host0): {text} 0"
+    named = [f"{n} (host{n}) too, not stopped: rank {n}" for n in range(1, num_nodes)][:8]
+    if rest:
+        named[-1] += f"; and on {rest} more"
+    assert more == named
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("done", 0), ("drained", 75), ("", 1)])
 def test_without_a_fault_the_outcome_counts(outcome: str, code: int) -> None:
     assert decide([result(0), result(1)], outcome)["code"] == code

@@ -13,7 +13,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.backends import load_backend
+from orchestrator.backends.base import Handle
 from orchestrator.cli import orchestrate
+from orchestrator.cli.common import load_job
+from orchestrator.cli.planning import keep_plan
 from orchestrator.errors import UserError
 from orchestrator.estimate.grid import AXES, MOST_CELLS, parse_axes
 from orchestrator.estimate.lines import KEYS, yaml_lines
@@ -182,3 +186,21 @@ def test_plot_without_matplotlib_says_what_to_install(
         CliRunner().invoke(
             orchestrate, ["plan", str(job), "--plot", "x.png"], catch_exceptions=False
         )
+
+
+def test_a_submit_keeps_the_plan_and_does_without_one_it_cannot_make(job: Path) -> None:
+    folder = job.with_name("run")
+    folder.mkdir()
+    backend, handle = load_backend("local", None), Handle("local", "plan", folder)
+    loaded = load_job(job, None, None, [])
+    keep_plan(backend, handle, loaded, job)
+    kept = json.loads((folder / "plan.json").read_bytes())
+    said = answer(job)
+    assert kept == {name: said[name] for name in kept}
+    (folder / "plan.json").unlink()
+    job.write_text(JOB.replace(
+        "{layers: 32, heads: 32, width: 4096, context: 2048, vocab_size: 50304}",
+        "{factory: mine:make, context: 128}",
+    ))  # fmt: skip
+    keep_plan(backend, handle, load_job(job, None, None, []), job)
+    assert list(folder.iterdir()) == []

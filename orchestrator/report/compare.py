@@ -1,0 +1,80 @@
+"""Several runs beside one another: their figures, and the keys in which they differ."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.goodput import words_of
+from orchestrator.report.axis import BYTES, NUMBERS, words
+from orchestrator.report.files import Run, flat
+from orchestrator.report.measured import Figures, figures_of
+
+MAX_KEYS = 200
+_HEAD = ("run", "state", "step", "training loss", "lowest", "validation loss", "lowest",
+         "tokens/s", "peak memory", "goodput", "time", "attempts")  # fmt: skip
+
+
+def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """A head and a row for each run, in words."""
+    return [_HEAD, *(_row(run, figures_of(run)) for run in runs)]
+
+
+def _row(run: Run, own: Figures) -> tuple[str, ...]:
+    total = "" if own.steps is None else f" / {own.steps:,}"
+    return (
+        run.name,
+        run.state,
+        f"{own.step:,}{total}",
+        words(own.loss),
+        words(own.lowest_loss),
+        words(own.validation),
+        words(own.best_validation),
+        words(own.tokens_per_s, NUMBERS, 3),
+        words(own.memory_bytes, BYTES, 3),
+        "-" if own.goodput is None else f"{100 * own.goodput:.1f} %",
+        "-" if own.wall_s is None else words_of(own.wall_s),
+        str(own.attempts),
+    )
+
+
+def different_keys(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """A row for each key in which runs differ: its name, and its value in each run.
+
+    The keys of the job files come first; then those of trainer.json that they do not explain, as
+    those given by --set, which the job file does not hold.
+    """
+    specs = [{key: _word(value) for key, value in flat(run.spec).items()} for run in runs]
+    rows = _differing(specs, "")
+    explained = {row[0].removeprefix("train.") for row in rows} | {"name"}
+    told = [{key: _word(value) for key, value in flat(run.trainer).items()} for run in runs]
+    more = [row for row in _differing(told, "") if row[0] not in explained]
+    rows = [row for row in rows if row[0] != "name"]
+    return [*rows, *((f"trainer.json: {row[0]}", *row[1:]) for row in more)][:MAX_KEYS]
+
+
+def _differing(maps: Sequence[dict[str, str]], missing: str) -> list[tuple[str, ...]]:
+    keys = sorted({key for known in maps for key in known})
+    rows = ((key, *(known.get(key, missing) for known in maps)) for key in keys)
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def as_csv(runs: Sequence[Run]) -> str:
+    """The figures of the runs for a program, in base units, with the keys in which they differ."""
+    keys = different_keys(runs)
+    names = list(Figures.__dataclass_fields__)
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    writer.writerow(["run", "state", *names, *(row[0] for row in keys)])
+    for number, run in enumerate(runs):
+        own = vars(figures_of(run))
+        values = ["" if own[name] is None else own[name] for name in names]
+        writer.writerow([run.name, run.state, *values, *(row[1 + number] for row in keys)])
+    return rows.getvalue()
