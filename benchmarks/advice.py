@@ -16,23 +16,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.advice_page import page
+from benchmarks.advice_page import BY_CPU, page
 from orchestrator.bench.book import DONE, Row, row_of
 from orchestrator.bench.calibrate import fit
+from orchestrator.bench.measured import planned
 from orchestrator.cli.benching import Asked, observations
-from orchestrator.cli.common import load_job
+from orchestrator.cli.common import Loaded, load_job
 from orchestrator.errors import FaultsError
-from orchestrator.estimate.whole import FITS
+from orchestrator.estimate.hardware import hardware_of
+from orchestrator.estimate.model import outline_of
+from orchestrator.estimate.setting import Setting
+from orchestrator.estimate.whole import FITS, estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/advice-measured.md"
-WHOLE = "ddp,shard_grad_op,full_shard"
-# Nodes, and the strategies that are possible there with two ranks each.
-SHAPES = {1: WHOLE, 2: f"{WHOLE},hybrid_shard"}
+THREE = "ddp,shard_grad_op,full_shard"
 STEPS = 16
 JOB = """\
 name: {name}
@@ -50,6 +52,7 @@ train:
 # Between two peaks that are nearer than this there is no limit: both vary by 2 or 3 MiB in 100.
 APART = 1.06
 LEAST_SHARE = 0.9
+CPU_NOISE = 0.015  # of the same run, from one time to the next
 LEAST_CELLS = 10
 
 
@@ -79,6 +82,28 @@ JUDGED = (
     Model("batch", 8, 384, 4096, 4),
 )
 CALIBRATION = Model("other", 5, 320, 12288, 2)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many nodes of two ranks.
+
+    Args:
+        strategies: all that are possible there.
+        calibrating: those of the runs of another model.
+    """
+
+    nodes: int
+    strategies: str
+    calibrating: str
+    models: Sequence[Model]
+
+
+# Runs of four ranks take twice as long as those of two: there are fewer, to stay within 15 minutes.
+SHAPES = (
+    Shape(1, THREE, THREE, JUDGED),
+    Shape(2, f"{THREE},hybrid_shard", "ddp,full_shard,hybrid_shard", JUDGED[1:]),
+)
 
 
 @dataclass(frozen=True)
@@ -116,30 +141,36 @@ def bench(job: Path, name: str, *words: str) -> list[Row]:
     failed = [f"{row.run}: {row.reason}" for row in rows if row.state != DONE]
     if failed or done.returncode:
         raise SystemExit("\n".join(["not all runs of the bench ended well:", *failed]))
-    return rows
+    return [_by_cpu(row) for row in rows] if BY_CPU in sys.argv else rows
 
 
-def calibrated(folder: Path, nodes: int) -> str:
-    """Return the profile's `hardware` lines for so many nodes of two ranks on this machine, as
-    `bench --calibrate` makes them of all these runs."""
-    job = CALIBRATION.write(folder, nodes)
+def _by_cpu(row: Row) -> Row:
+    """The row with seconds of CPU for those of the clock, which other programs lengthen."""
+    cpu_s = row.measured.cpu_s or 0.0
+    low_s, high_s = cpu_s * (1 - CPU_NOISE), cpu_s * (1 + CPU_NOISE)
+    return replace(row, measured=replace(row.measured, step_s=cpu_s, low_s=low_s, high_s=high_s))
+
+
+def calibrated(folder: Path, shape: Shape) -> str:
+    """Return the profile's `hardware` lines for a shape on this machine, as `bench --calibrate`
+    makes them of all these runs."""
+    job = CALIBRATION.write(folder, shape.nodes)
     bench(job, job.stem, "--strategies", "ddp", "--layers", "4", "--micro-batch", "8")
     rows = bench(
-        job, job.stem, "--strategies", SHAPES[nodes], "--layers", "2,6", "--micro-batch", "2"
+        job, job.stem, "--strategies", shape.calibrating, "--layers", "2,6", "--micro-batch", "2"
     )
     found = fit(observations(Asked(job, None, None, (), STEPS), rows))
-    print(f"# {nodes} node(s), errors of the fit: {[round(e, 3) for e in found.errors]}")
+    print(f"# {shape.nodes} node(s), errors of the fit: {[round(e, 3) for e in found.errors]}")
     print(found.yaml, flush=True)
     return found.yaml
 
 
-def judged(model: Model, folder: Path, nodes: int, rounds: int) -> list[Row]:
+def judged(job: Path, shape: Shape, rounds: int) -> list[Row]:
     """Return of each strategy the fastest of some runs: what else a machine does only slows."""
-    job = model.write(folder, nodes)
     found: dict[str, Row] = {}
     for number in range(1, rounds + 1):
         name = f"{job.stem}-r{number}"
-        for row in bench(job, name, "--strategies", SHAPES[nodes]):
+        for row in bench(job, name, "--strategies", shape.strategies):
             known = found.setdefault(row.cell.strategy, row)
             if (row.measured.step_s or 0.0) < (known.measured.step_s or 0.0):
                 found[row.cell.strategy] = row
@@ -173,32 +204,45 @@ def _tied(first: Row, other: Row) -> bool:
 
 def advised(job: Path, hardware: str, limit_bytes: int) -> str:
     """Return what `strategy: auto` takes where a rank has so much memory."""
-    clusters = job.with_name(f"{job.stem}-clusters.yaml")
-    lines = [f"    {line}" for line in hardware.splitlines()]
-    lines.append(f"      gpu_memory: {round(limit_bytes / FITS)}B")
-    text = "\n".join(["default: here", "clusters:", "  here:", "    target: local", *lines])
-    clusters.write_text(f"{text}\n")
+    memory = f"  gpu_memory: {round(limit_bytes / FITS)}B\n"
     try:
-        loaded = load_job(job, None, str(clusters), ["parallelism.strategy=auto"])
+        return _loaded(job, hardware + memory, "auto").resolved.spec.parallelism.strategy
     except FaultsError as error:
         print(error, file=sys.stderr)
         return "nothing"
-    return loaded.resolved.spec.parallelism.strategy
+
+
+def foretold(row: Row, job: Path, hardware: str) -> Row:
+    """Return the row with what the plan says of the calibrated machine."""
+    loaded = _loaded(job, hardware, row.cell.strategy)
+    spec = loaded.resolved.spec
+    facts = hardware_of(spec, loaded.profile)
+    return replace(row, planned=planned(estimate(Setting.of(spec), outline_of(spec, job), facts)))
+
+
+def _loaded(job: Path, hardware: str, strategy: str) -> Loaded:
+    clusters = job.with_name(f"{job.stem}-clusters.yaml")
+    lines = "".join(f"    {line}\n" for line in hardware.splitlines())
+    clusters.write_text(f"default: here\nclusters:\n  here:\n    target: local\n{lines}")
+    return load_job(job, None, str(clusters), [f"parallelism.strategy={strategy}"])
 
 
 def main(folder: Path, rounds: int) -> None:
     began = time.monotonic()
     rows: dict[tuple[str, int], list[Row]] = {}
     found: list[Verdict] = []
-    hardware = {nodes: calibrated(folder, nodes) for nodes in SHAPES}
-    for nodes in SHAPES:
-        for model in JUDGED:
-            job = folder / f"{model.name}-{nodes}.yaml"
-            here = rows[model.name, nodes] = judged(model, folder, nodes, rounds)
+    hardware: dict[int, str] = {}
+    for shape in SHAPES:
+        nodes = shape.nodes
+        hardware[nodes] = calibrated(folder, shape)
+        for model in shape.models:
+            job = model.write(folder, nodes)
+            seen = judged(job, shape, rounds)
+            here = [foretold(row, job, hardware[nodes]) for row in seen]
+            rows[model.name, nodes] = here
             found += verdicts(model.name, nodes, here, job, hardware[nodes])
-    text = page(rows, found, hardware, time.monotonic() - began)
-    PAGE.write_text(text)
-    print(text)
+            PAGE.write_text(page(rows, found, hardware, time.monotonic() - began))
+    print(PAGE.read_text())
     counted = [one for one in found if one.counts]
     good = sum(one.advised == one.right for one in counted)
     if len(counted) < LEAST_CELLS or good < LEAST_SHARE * len(counted):
@@ -209,6 +253,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="Keep the runs here, and go on from them.")
     parser.add_argument("--rounds", type=int, default=1, help="Runs of each cell.")
+    words = "Compare seconds of CPU of a step: for a machine that has other work too."
+    parser.add_argument(BY_CPU, action="store_true", help=words)
     given = parser.parse_args()
     if given.folder is not None:
         given.folder.mkdir(parents=True, exist_ok=True)

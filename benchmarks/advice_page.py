@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ Made by `make bench-advice` on {machine}, in {minutes:.0f} minutes. Ranks are pr
 machine over gloo, two on each simulated node. `orchestrate bench` has run all strategies of some
 small models. What the planner knows of the machine comes from `orchestrate bench --calibrate` on
 another model. Memory limits lie between the measured peaks; a strategy fits that has its peak below
-the limit.
+the limit. Times are medians of the clock.
 
 {good} of {counted} cells: `strategy: auto` takes the measured fastest that fits. {ties} more are
 ties and count for neither: the quartiles of the steps of the two fastest overlap. Strategies that
@@ -28,10 +29,16 @@ are right in at least two cells: {often}.
 | model | nodes | memory | fastest that fits | advice | |
 |---|---|---|---|---|---|
 """
+BY_CPU = "--by-cpu"
+TIMES = "Times are medians of the clock."
+CPU_TIMES = (
+    "Times are seconds of CPU of a step, of the rank that took most: the machine had other work, "
+    "which lengthens those of the clock. Two that differ by less than 3 % are a tie."
+)
 RUNS = """
 ## The runs behind it
 
-In brackets: how far the plan is from the measurement.
+In brackets: how far the plan is from the measurement, with the machine as calibrated.
 
 | model | nodes | strategy | peak memory | step | quartiles | sent inside | sent between |
 |---|---|---|---|---|---|---|---|
@@ -51,6 +58,7 @@ def page(
         machine=machine(), minutes=seconds / 60, good=good, counted=len(counted),
         ties=len(verdicts) - len(counted), often=", ".join(_often(counted)),
     )  # fmt: skip
+    head = head if BY_CPU not in sys.argv else head.replace(TIMES, CPU_TIMES)
     text = head + "".join(_verdict(one) for one in verdicts) + RUNS
     for (model, nodes), here in rows.items():
         text += "".join(_run(model, nodes, row) for row in here)

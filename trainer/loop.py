@@ -22,7 +22,7 @@ from trainer.feed import Feed
 from trainer.grace import Grace
 from trainer.ledger import Ledger
 from trainer.limits import Limit, Patience
-from trainer.metrics import Clock, Metrics, highest_memory
+from trainer.metrics import Clock, Metrics
 from trainer.network_proof import Proof
 from trainer.nonfinite import Fault, Guard, diverged
 from trainer.optim import build_optimizer, learning_rate, set_learning_rate
@@ -262,9 +262,8 @@ class Trainer:
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
         self._report()
-        if final and self.config.logging.traffic:
-            peak_bytes = highest_memory(self.device)
-            self.metrics.event("memory", self.progress.step, peak_bytes=peak_bytes)
+        if final:
+            self._traffic.end(self.progress.step, self.device)
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
         self.wait_for("save")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-import torch.distributed as dist
 
 from trainer.contract import METRICS_TAG, Contract
 from trainer.devices import module_of
@@ -157,13 +156,6 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type != "cpu":
         return int(module_of(device).max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-
-
-def highest_memory(device: torch.device) -> int:
-    """The highest use so far of the rank that used most; a collective."""
-    most = torch.tensor(peak_memory_bytes(device), dtype=torch.int64, device=device)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    return int(most.item())
 
 
 def utilization(flops_per_s: float | None, device: torch.device) -> float | None:

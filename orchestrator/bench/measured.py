@@ -23,6 +23,8 @@ class Figures:
         peak_bytes: of the rank that holds most.
         step_s: the median of the steps after the warm-up.
         low_s, high_s: their quartiles; None for what was planned.
+        cpu_s: seconds of CPU of a step, of the rank that took most: other programs on the machine
+            hardly change it. None for what was planned.
         inside_bytes, between_bytes: that a rank sends in a step.
         fits: as planned.
     """
@@ -35,6 +37,7 @@ class Figures:
     low_s: float | None = None
     high_s: float | None = None
     fits: bool | None = None
+    cpu_s: float | None = None
 
 
 # What is compared, and its name in tables.
@@ -68,6 +71,7 @@ def measured(metrics: bytes, tokens_per_step: int) -> Figures:
         between_bytes=sent.get("between"),
         low_s=low_s,
         high_s=high_s,
+        cpu_s=events.get("use", {}).get("cpu_s"),
     )
 
 
@@ -89,8 +93,8 @@ def _quartiles(steps: list[float]) -> tuple[float, float, float]:
 
 def _peak(lines: list[Mapping[str, Any]], events: Mapping[str, Mapping[str, Any]]) -> int | None:
     """Of all ranks, which is told at the end; of rank 0 in a run that did not come so far."""
-    if "memory" in events:
-        return int(events["memory"]["peak_bytes"])
+    if "use" in events:
+        return int(events["use"]["peak_bytes"])
     known = [int(one["peak_memory_bytes"]) for one in lines if one.get("peak_memory_bytes")]
     return max(known, default=None)
 

@@ -49,6 +49,7 @@ def test_two_cells_are_measured_and_the_third_fails(
         assert seen["between_bytes"] == 0
         assert seen["low_s"] <= seen["step_s"] <= seen["high_s"]
         assert seen["peak_bytes"] > planned["peak_bytes"]
+        assert seen["cpu_s"] > 0
         assert not Path("runs", row["run"], "checkpoints").exists()
 
     assert bench(0, "job.yaml", "--strategies", "ddp,full_shard") == rows  # nothing runs again

@@ -80,10 +80,10 @@ def test_figures_are_those_of_the_newest_attempt_after_its_warm_up() -> None:
     sums = {"kind": "all_reduce", "group_size": 4, "ranks_per_node": 2, "payload_bytes": 100.0}
     gathers = {"kind": "all_gather", "group_size": 2, "ranks_per_node": 2, "payload_bytes": 60.0}
     traffic = {"event": "traffic", "collectives": [sums, gathers]}
-    memory = {"event": "memory", "peak_bytes": 99}
-    text = metrics(1, [9.0] * 12) + metrics(2, [9.0] * 5 + [1.0, 2.0, 3.0], traffic, memory)
+    use = {"event": "use", "peak_bytes": 99, "cpu_s": 0.5}
+    text = metrics(1, [9.0] * 12) + metrics(2, [9.0] * 5 + [1.0, 2.0, 3.0], traffic, use)
     found = measured(text + b'{"step": 9, "st', 8)
-    assert found == Figures(99, 2.0, 4.0, 30.0, 150.0, 1.5, 2.5)
+    assert found == Figures(99, 2.0, 4.0, 30.0, 150.0, 1.5, 2.5, cpu_s=0.5)
 
 
 def test_a_run_that_did_not_come_far_has_the_figures_it_has() -> None:
