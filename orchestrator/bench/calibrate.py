@@ -30,12 +30,18 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Observation:
-    """One run. peak_bytes: None where it is not known."""
+    """One run.
+
+    Args:
+        peak_bytes: None where it is not known.
+        scatter_rounds: as Hardware has it.
+    """
 
     setting: Setting
     outline: Outline
     step_s: float
     peak_bytes: int | None = None
+    scatter_rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,15 +113,17 @@ def _terms(one: Observation) -> list[float]:
     trained = sum(p.numel for p in outline.parameters if p.trainable)
     held_bytes = trained / setting.tensor / setting.num_shards * UPDATE_BYTES
     units = (len(outline.units) + 1) * setting.accumulation if setting.shards else 0
-    return [operations, held_bytes, units, *_sent(setting, outline)]
+    return [operations, held_bytes, units, *_sent(one)]
 
 
-def _sent(setting: Setting, outline: Outline) -> list[float]:
+def _sent(run: Observation) -> list[float]:
     """Messages and bytes inside, then between."""
     counts = {"inside": [0.0, 0.0], "between": [0.0, 0.0]}
-    for one in traffic(setting, outline).transfers:
-        counts[one.span][0] += one.rounds * (one.group_size - 1) * one.count
-        counts[one.span][1] += one.sent_bytes if one.span == "inside" else one.node_bytes
+    for one in traffic(run.setting, run.outline).transfers:
+        again = run.scatter_rounds if one.kind == "reduce_scatter" else 1
+        moved = one.sent_bytes if one.span == "inside" else one.node_bytes
+        counts[one.span][0] += again * one.rounds * (one.group_size - 1) * one.count
+        counts[one.span][1] += again * moved
     return [*counts["inside"], *counts["between"]]
 
 

@@ -182,13 +182,18 @@ def observations(asked: Asked, rows: Sequence[Row]) -> list[Observation]:
     """Return what the rows that are done say of the machine. Raises UserError where the model is
     not known."""
     name = asked.base().resolved.spec.name
-    found = []
-    for row in rows:
-        if row.state == DONE and row.measured.step_s is not None:
-            spec = asked.of_cell(name, row.cell).resolved.spec
-            outline = outline_of(spec, asked.job)
-            seen = row.measured
-            found.append(
-                Observation(Setting.of(spec), outline, row.measured.step_s, seen.peak_bytes)
-            )
-    return found
+    return [
+        _observation(asked, name, row) for row in rows if row.measured.step_s and row.state == DONE
+    ]
+
+
+def _observation(asked: Asked, name: str, row: Row) -> Observation:
+    loaded = asked.of_cell(name, row.cell)
+    spec = loaded.resolved.spec
+    return Observation(
+        Setting.of(spec),
+        outline_of(spec, asked.job),
+        row.measured.step_s or 0.0,
+        row.measured.peak_bytes,
+        hardware_of(spec, loaded.profile).scatter_rounds,
+    )

@@ -33,7 +33,7 @@ train:
 TRUE = Hardware(
     peak={"fp32": 2e10}, utilisation={"fp32": 1.0}, memory_bandwidth=5e9,
     inside=Link("", 1e9, 2e-4, ""), between=Link("", 5e8, 5e-4, ""),
-    overlap=0.0, unit_overhead_s=3e-3,
+    overlap=0.0, unit_overhead_s=3e-3, scatter_rounds=2,
 )  # fmt: skip
 CONTEXT = 250 * 2**20
 SPEC = resolve_job(parse_document(JOB, "job.yaml")).spec
@@ -66,7 +66,7 @@ def found() -> Fit:
     for setting, layers in settings():
         held = memory(setting, outline(layers)).total
         step = step_s(setting, layers, TRUE)
-        seen.append(Observation(setting, outline(layers), step, held + CONTEXT))
+        seen.append(Observation(setting, outline(layers), step, held + CONTEXT, 2))
     return fit(seen)
 
 
