@@ -15,9 +15,12 @@ class Memory:
     """Bytes on the device at the peak of a step.
 
     Args:
-        buckets: DDP's copies of gradients, or FSDP's buffers of a reduction.
-        unsharded: parameters, and gradients, that FSDP holds whole for a while.
-        working: what an operation needs beside its results (logits' gradient, a recomputed block).
+        buckets: DDP's, where gradients don't live in them, and what its hooks make beside them.
+        unsharded: parameters, and gradients, that FSDP holds whole for a while, and the buffers in
+            which it gathers and sums them.
+        working: what an operation needs beside its results (a block that is computed again,
+            gradients in flight, autocast's narrow copies of weights).
+        logits: and what the loss makes of them: at most three such tensors at a time.
         overhead: context of the device and what the allocator cannot use.
         host: on the CPU, under offloading; not part of the total.
         at: the moment of the peak: forward, backward or optimizer.

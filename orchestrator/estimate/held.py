@@ -47,7 +47,11 @@ class Part(NamedTuple):
 
 
 def held(setting: Setting, outline: Outline, rank: int = 0) -> Held:
-    """Return what a rank of a job holds; rank 0 holds as much as any."""
+    """Return what a rank of a job holds.
+
+    Rank 0 holds as much as any, but for FSDP1's optimizer state: there, gaps between parameters
+    fall on other ranks too, some bytes for each parameter.
+    """
     units = (*outline.units, outline.root)
     known = {kind: _of_unit(setting, unit, rank) for kind, unit in kinds(units).items()}
     found = [known[unit.kind] for unit in units]

@@ -41,7 +41,14 @@ def outline_of(spec: JobSpec, job_file: Path) -> Outline:
         return _of_factory(spec, job_file)
     vocab_size, assumed = _vocabulary(spec, job_file.parent)
     outline = gpt_outline(model.sizes, vocab_size, model.tied, model.dropout)
-    return replace(outline, left_out=(*outline.left_out, *assumed))
+    return replace(outline, left_out=(*outline.left_out, *assumed, *_other_units(spec)))
+
+
+def _other_units(spec: JobSpec) -> Iterator[str]:
+    """What to say where the bundled GPT is not sharded block by block."""
+    by = spec.parallelism.wrap.by
+    if spec.parallelism.uses_fsdp and by != "block":
+        yield f"units by parallelism.wrap.by: {by}; all is reckoned with each block as a unit"
 
 
 def inspected_path(job_file: Path) -> Path:

@@ -33,11 +33,11 @@ from trainer.sharding import sharded
 from trainer.starting import StartingValues
 
 CPU = torch.device("cpu")
-TIMEOUT_S = 600
+TIMEOUT_S = 1000
 STEPS = 3  # AdamW makes its state in the first; DDP puts its buckets into order after it
 
 
-class Totals(MemTracker):
+class Totals(MemTracker):  # type: ignore[no-untyped-call]
     """Without its hooks on gradients, which FSDP1's views of parameters do not take."""
 
     def _track_module_params_and_buffers(
@@ -64,7 +64,7 @@ class Totals(MemTracker):
 
 def tracked_peaks(cases: Sequence[Forecast]) -> list[int]:
     """Bytes of rank 0 at the peak of a later step of each case."""
-    peaks = {}
+    peaks: dict[int, int] = {}
     for num_ranks in sorted({_num_real(case) for case in cases}):
         part = [case for case in cases if _num_real(case) == num_ranks]
         told = run_ranks(num_ranks, _peaks, part, timeout_s=TIMEOUT_S)
@@ -93,7 +93,7 @@ def _peak(case: Forecast) -> int:
             model = _model(case, config)
         parallel = _spread(model, config)
         optimizer = build_optimizer(parallel.named, parallel.outline.decayed, config.optimizer)
-        tracker = Totals()  # type: ignore[no-untyped-call]
+        tracker = Totals()
         tracker.track_external(parallel.module, optimizer)
         with fake, tracker:
             for _ in range(STEPS):
@@ -105,7 +105,7 @@ def _peak(case: Forecast) -> int:
 @contextlib.contextmanager
 def _group(case: Forecast) -> Iterator[None]:
     if case.uses_fake:
-        store: Any = FakeStore()  # type: ignore[no-untyped-call]
+        store: Any = FakeStore()
         dist.init_process_group("fake", store=store, rank=0, world_size=case.num_ranks)
     elif not dist.is_initialized():
         dist.init_process_group("gloo")

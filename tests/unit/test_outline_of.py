@@ -153,3 +153,9 @@ def test_number_of_tokens(
     outline = outline_of(spec_of(f"preset: nano, {model}", data), job_file)
     assert outline.vocab_size == expected
     assert any("train.model.vocab_size" in words for words in outline.left_out) == assumed
+
+
+@pytest.mark.parametrize(("wrap", "said"), [("by: block", False), ("by: size", True)])
+def test_units_that_are_not_blocks_are_told(wrap: str, said: bool, job_file: Path) -> None:
+    outline = outline_of(spec_of("preset: nano", parallelism=sharded(wrap)), job_file)
+    assert any("wrap.by: size" in words for words in outline.left_out) == said
