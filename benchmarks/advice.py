@@ -52,7 +52,7 @@ train:
 # Between two peaks that are nearer than this there is no limit: both vary by 2 or 3 MiB in 100.
 APART = 1.06
 LEAST_SHARE = 0.9
-CPU_NOISE = 0.015  # of the same run, from one time to the next
+NOISE = 0.06  # two runs of one cell have differed by 12 %: each may be off by this much
 LEAST_CELLS = 10
 
 
@@ -148,8 +148,7 @@ def bench(job: Path, name: str, *words: str) -> list[Row]:
 def _by_cpu(row: Row) -> Row:
     """The row with seconds of CPU for those of the clock, which other programs lengthen."""
     cpu_s = row.measured.cpu_s or 0.0
-    low_s, high_s = cpu_s * (1 - CPU_NOISE), cpu_s * (1 + CPU_NOISE)
-    return replace(row, measured=replace(row.measured, step_s=cpu_s, low_s=low_s, high_s=high_s))
+    return replace(row, measured=replace(row.measured, step_s=cpu_s, low_s=cpu_s, high_s=cpu_s))
 
 
 def calibrated(folder: Path, shape: Shape) -> str:
@@ -199,8 +198,10 @@ def verdicts(
 
 
 def _tied(first: Row, other: Row) -> bool:
-    """Whether the upper quartile of one is above the lower quartile of the other."""
-    return (first.measured.high_s or 0.0) >= (other.measured.low_s or 0.0)
+    """Whether one is not slower by more than the noise, or the quartiles of both overlap."""
+    one, two = first.measured, other.measured
+    overlap = (one.high_s or 0.0) >= (two.low_s or 0.0)
+    return overlap or (two.step_s or 0.0) <= (one.step_s or 0.0) * (1 + NOISE)
 
 
 def advised(job: Path, hardware: str, limit_bytes: int) -> str:

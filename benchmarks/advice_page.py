@@ -23,8 +23,9 @@ another model. Memory limits lie between the measured peaks; a strategy fits tha
 the limit. Times are medians of the clock.
 
 {good} of {counted} cells: `strategy: auto` takes the measured fastest that fits. {ties} more are
-ties and count for neither: the quartiles of the steps of the two fastest overlap. Strategies that
-are right in at least two cells: {often}.
+ties and count for neither: the two fastest differ by less than 6 %, by which a run may differ from
+itself, or the quartiles of their steps overlap. Strategies that are right in at least two cells:
+{often}.
 
 | model | nodes | memory | fastest that fits | advice | |
 |---|---|---|---|---|---|
@@ -33,7 +34,7 @@ BY_CPU = "--by-cpu"
 TIMES = "Times are medians of the clock."
 CPU_TIMES = (
     "Times are seconds of CPU of a step, of the rank that took most: the machine had other work, "
-    "which lengthens those of the clock. Two that differ by less than 3 % are a tie."
+    "which lengthens those of the clock."
 )
 RUNS = """
 ## The runs behind it
