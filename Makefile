@@ -87,9 +87,10 @@ ci: kubectl test test-pods test-planner matrix faults-short demo slurm-demo test
 bench: setup
 	$(BIN)/python -m benchmarks
 
-# Advice against the measured fastest, on this machine; by hand, on a quiet one. Writes docs/advice-measured.md.
+# Advice against the measured fastest, on this machine; by hand, on a quiet one, or with
+# ADVICE=--by-cpu beside other work. Writes docs/advice-measured.md.
 bench-advice: setup
-	$(BIN)/python -m benchmarks.advice
+	$(BIN)/python -m benchmarks.advice $(ADVICE)
 
 # Write golden files and generated pages anew, to be read in the diff.
 golden: setup

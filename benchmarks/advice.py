@@ -248,7 +248,8 @@ def main(folder: Path, rounds: int) -> None:
     counted = [one for one in found if one.counts]
     good = sum(one.advised == one.right for one in counted)
     if len(counted) < LEAST_CELLS or good < LEAST_SHARE * len(counted):
-        raise SystemExit(f"{good} of {len(counted)} cells: fewer than {LEAST_SHARE:.0%} of 10")
+        wanted = f"{LEAST_SHARE:.0%} of at least {LEAST_CELLS} are wanted"
+        raise SystemExit(f"{good} of {len(counted)} cells are right: {wanted}")
 
 
 if __name__ == "__main__":
