@@ -222,8 +222,7 @@ class Trainer:
         phase.enter("evaluation", progress.step)
         self.wait_for("evaluation")
         began = perf_counter()
-        totals = self._validation_totals()
-        loss_sum, num_tokens, num_stopping = totals.tolist()
+        loss_sum, num_tokens, num_stopping = self._validation_totals().tolist()
         self.clock.evaluation_s += perf_counter() - began
         if num_stopping:
             return False
@@ -252,15 +251,16 @@ class Trainer:
     def _make_saver(self) -> Saver:
         layout = self.config.checkpoint.format
         stage = Staging(self.parallel, self.optimizer, self.settings, self.peers, layout)
-        broken = [error.path for error in self.broken]
         return Saver(
-            self.config, self.contract, self.peers, stage, self.metrics.event, broken,
-            self.progress.step,
+            self.config, self.contract, self.peers, stage, self.metrics.event,
+            [error.path for error in self.broken], self.progress.step,
         )  # fmt: skip
 
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
         self._report()  # it waits for the steps that it tells of, and so for as long as they may
+        if final:
+            self._traffic.end(self.progress.step, self.device)
         phase.enter("save", self.progress.step)
         self.wait_for("save")
         self._batches.sync()
