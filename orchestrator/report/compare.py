@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.goodput import words_of
 from orchestrator.report.axis import BYTES, NUMBERS, words
+from orchestrator.report.clean import Mask
 from orchestrator.report.files import Run, flat
 from orchestrator.report.measured import Figures, figures_of
 
 MAX_KEYS = 200
+_NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.IGNORECASE)
 _HEAD = ("run", "state", "step", "training loss", "lowest", "validation loss", "lowest",
          "tokens/s", "peak memory", "goodput", "time", "attempts")  # fmt: skip
+
+
+def mask_of(runs: Sequence[Run]) -> Mask:
+    """What hides the secrets of all of them."""
+    return functools.reduce(Mask.joined, (run.mask for run in runs), Mask())
 
 
 def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
@@ -68,13 +77,24 @@ def _word(value: Any) -> str:
 
 def as_csv(runs: Sequence[Run]) -> str:
     """The figures of the runs for a program, in base units, with the keys in which they differ."""
-    keys = different_keys(runs)
+    keys, mask = different_keys(runs), mask_of(runs)
     names = list(Figures.__dataclass_fields__)
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")
-    writer.writerow(["run", "state", *names, *(row[0] for row in keys)])
+    cells = functools.partial(_cell, mask)
+    writer.writerow(map(cells, ["run", "state", *names, *(row[0] for row in keys)]))
     for number, run in enumerate(runs):
         own = vars(figures_of(run))
         values = ["" if own[name] is None else own[name] for name in names]
-        writer.writerow([run.name, run.state, *values, *(row[1 + number] for row in keys)])
+        row = [run.name, run.state, *values, *(key[1 + number] for key in keys)]
+        writer.writerow(map(cells, row))
     return rows.getvalue()
+
+
+def _cell(mask: Mask, value: Any) -> Any:
+    """A value as a table program takes it for what it is: a text that it would reckon as a formula
+    has a ' in front, as OWASP's "CSV Injection" has it."""
+    if not isinstance(value, str):
+        return value
+    known = mask.shown(value)
+    return f"'{known}" if known[:1] in "=+-@" and known and not _NUMBER.fullmatch(known) else known

@@ -57,7 +57,7 @@ def figures_of(run: Run) -> Figures:
         memory_bytes=_y(memory),
         goodput=run.goodput.share if run.goodput else None,
         wall_s=run.goodput.wall_s if run.goodput else None,
-        attempts=max(len(run.attempts), len(told.starts)),
+        attempts=max(run.num_attempts, len(run.attempts), len(told.starts)),
     )
 
 

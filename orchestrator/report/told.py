@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.progress import Entry, Progress, describe_entry, is_step
+from orchestrator.report.clean import tidy
 from orchestrator.report.series import Series
 
 MAX_COUNT = 2**53  # beyond it a step is no number of a step
@@ -90,9 +91,9 @@ class Told:
         elif event == "checkpoint":
             self._checkpoint(entry, step or 0)
         elif event == "network":
-            self.network = entry
+            self.network = tidy(entry)
         elif event == "traffic":
-            self.traffic = entry
+            self.traffic = tidy(entry)
         if event in NOTED:
             self._note(entry)
 
