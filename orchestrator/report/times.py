@@ -37,6 +37,7 @@ class Times:
         steps = interval.steps
         if steps:
             each_s = (interval.end - interval.begin) / len(steps)
+            self.ends.shorten(steps.start - 1)
             self.ends.add(steps.start, interval.begin + each_s)
             if len(steps) > 1:
                 self.ends.add(steps.stop - 1, interval.end)
