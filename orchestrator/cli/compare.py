@@ -42,7 +42,7 @@ def command(
     if len(runs) > MAX_RUNS:
         raise UserError(f"{len(runs)} runs: at most {MAX_RUNS} can be told apart on one page")
     profile, _ = load_profile(cluster, clusters_file)
-    found = [read_named(run, profile) for run in runs]
+    found = compare.apart([read_named(run, profile) for run in runs])
     if as_csv:
         put(compare.as_csv(found), "-" if out is None else out, force=force)
     else:

@@ -7,7 +7,9 @@ import functools
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.goodput import words_of
@@ -27,6 +29,17 @@ def mask_of(runs: Sequence[Run]) -> Mask:
     return functools.reduce(Mask.joined, (run.mask for run in runs), Mask())
 
 
+def apart(runs: Sequence[Run]) -> list[Run]:
+    """The runs with names that tell them apart: a second `demo` is `demo #2`."""
+    seen: Counter[str] = Counter()
+    named = []
+    for run in runs:
+        seen[run.name] += 1
+        number = seen[run.name]
+        named.append(run if number == 1 else replace(run, name=f"{run.name} #{number}"))
+    return named
+
+
 def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     """A head and a row for each run, in words."""
     return [_HEAD, *(_row(run, figures_of(run)) for run in runs)]
@@ -42,7 +55,7 @@ def _row(run: Run, own: Figures) -> tuple[str, ...]:
         words(own.lowest_loss),
         words(own.validation),
         words(own.best_validation),
-        words(own.tokens_per_s, NUMBERS, 3),
+        words(own.tokens_per_s, NUMBERS, 3, even=True),
         words(own.memory_bytes, BYTES, 3),
         "-" if own.goodput is None else f"{100 * own.goodput:.1f} %",
         "-" if own.wall_s is None else words_of(own.wall_s),
@@ -53,7 +66,8 @@ def _row(run: Run, own: Figures) -> tuple[str, ...]:
 def different_keys(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     """A row for each key in which runs differ: its name, and its value in each run.
 
-    The keys of the job files come first; then those of trainer.json that they do not explain, as
+    The keys of the job files come first, but for those of sweeps, which tell of other runs too;
+    then those of trainer.json that they do not explain, as
     those given by --set, which the job file does not hold.
     """
     specs = [{key: _word(value) for key, value in flat(run.spec).items()} for run in runs]
@@ -61,14 +75,26 @@ def different_keys(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     explained = {row[0].removeprefix("train.") for row in rows} | {"name"}
     told = [{key: _word(value) for key, value in flat(run.trainer).items()} for run in runs]
     more = [row for row in _differing(told, "") if row[0] not in explained]
-    rows = [row for row in rows if row[0] != "name"]
+    rows = [row for row in rows if row[0] != "name" and not row[0].startswith("sweep")]
+    more = [row for row in more if not _is_said(row, rows)]
     return [*rows, *((f"trainer.json: {row[0]}", *row[1:]) for row in more)][:MAX_KEYS]
 
 
 def _differing(maps: Sequence[dict[str, str]], missing: str) -> list[tuple[str, ...]]:
     keys = sorted({key for known in maps for key in known})
     rows = ((key, *(known.get(key, missing) for known in maps)) for key in keys)
-    return [row for row in rows if len(set(row[1:])) > 1]
+    found = [row for row in rows if len(set(row[1:])) > 1]
+    # A map that is empty in one run has its keys in another.
+    parents = {row[0].rpartition(".")[0] for row in found}
+    return [row for row in found if row[0] not in parents]
+
+
+def _is_said(row: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> bool:
+    """Whether a key of trainer.json is one of the job file under a longer name."""
+    return any(
+        row[1:] == known[1:] and row[0].startswith(known[0].removeprefix("train."))
+        for known in rows
+    )
 
 
 def _word(value: Any) -> str:

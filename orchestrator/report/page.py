@@ -15,14 +15,12 @@ import jinja2
 
 from orchestrator import __version__
 from orchestrator.goodput import words_of
-from orchestrator.report.axis import BYTES, words
 from orchestrator.report.clean import Mask
 from orchestrator.report.compare import different_keys, mask_of, table
 from orchestrator.report.curves import charts_of, charts_together
 from orchestrator.report.files import Run
-from orchestrator.report.measured import against_plan, planned_rest, tiles
+from orchestrator.report.measured import against_plan, caveats, collectives, planned_rest, tiles
 from orchestrator.report.timeline import css, shares, spans_of, time_bar, timeline
-from orchestrator.report.told import number, text
 from orchestrator.template_folder import template_folder
 
 MAX_ROWS = 500  # of a table: the newest
@@ -52,7 +50,8 @@ def report_page(run: Run) -> str:
         plan_rest=planned_rest(run),
         facts=_facts(run),
         network=_network(run),
-        traffic=_traffic(run),
+        traffic=collectives(run),
+        caveats=caveats(run),
         sample=run.told.progress.sample,
     )
 
@@ -114,23 +113,6 @@ def _network(run: Run) -> list[tuple[str, str]]:
         ("not known because", event.get("unknown")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "", [])]
-
-
-def _traffic(run: Run) -> list[tuple[str, ...]]:
-    """The collectives of one step, as rank 0 has counted them; those that say a kind."""
-    given = (run.told.traffic or {}).get("collectives")
-    rows = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    return [
-        (
-            text(one, "kind"),
-            words(number(one, "group_size")),
-            words(number(one, "ranks_per_node")),
-            words(number(one, "calls")),
-            words(number(one, "payload_bytes"), BYTES),
-        )
-        for one in rows[:MAX_ROWS]
-        if text(one, "kind")
-    ]
 
 
 def _map(value: Any) -> Mapping[str, Any]:
