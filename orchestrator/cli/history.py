@@ -48,7 +48,8 @@ def read_run(handle: Handle, store: RunStore, profile: ClusterProfile, whole: Ru
     rendered = _rendered(own)
     receipt = _facts(own, contract.RECEIPT_FILE)
     plan = _facts(own, contract.PLAN_FILE) or _facts(above, contract.PLAN_FILE)
-    trainer, spec = parsed(rendered.get("trainer.json", "")), _spec(job, profile)
+    trainer = parsed(rendered.get("trainer.json", ""))
+    spec, has_defaults = _spec(job, profile)
     mask = Mask(frozenset(_secrets(job, rendered, receipt, plan, spec)))
     num_attempts, attempts = _attempts(own, record)
     told = Told()
@@ -65,6 +66,7 @@ def read_run(handle: Handle, store: RunStore, profile: ClusterProfile, whole: Ru
         receipt=mask.data(receipt),
         trainer=mask.data(trainer),
         spec=mask.data(spec),
+        has_defaults=has_defaults,
         plan=mask.data(plan),
         versions=_versions(own),
         attempts=attempts,
@@ -204,19 +206,20 @@ def _data(text: str) -> Any:
         return {}
 
 
-def _spec(job: str, profile: ClusterProfile) -> dict[str, Any]:
-    """The job file with its defaults; as it stands where this version cannot read it."""
+def _spec(job: str, profile: ClusterProfile) -> tuple[dict[str, Any], bool]:
+    """The job file with its defaults, and True; as it stands where this version cannot read it."""
     from orchestrator.source import parse_document
     from orchestrator.spec import resolve_job
 
     try:
         document = parse_document(job.encode(errors="replace"), contract.JOB_FILE)
     except OrchestrateError:
-        return {}
+        return {}, False
     try:
-        return resolve_job(document, profile, []).spec.model_dump(mode="json", by_alias=True)
+        spec = resolve_job(document, profile, []).spec
     except OrchestrateError:
-        return dict(tidy(document.data))
+        return dict(tidy(document.data)), False
+    return spec.model_dump(mode="json", by_alias=True), True
 
 
 def _versions(own: Reading) -> dict[str, str]:

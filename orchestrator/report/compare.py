@@ -71,19 +71,24 @@ def different_keys(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     those given by --set, which the job file does not hold.
     """
     specs = [{key: _word(value) for key, value in flat(run.spec).items()} for run in runs]
-    rows = _differing(specs, "")
+    rows = _differing(specs, [run.has_defaults for run in runs])
     explained = {row[0].removeprefix("train.") for row in rows} | {"name"}
     told = [{key: _word(value) for key, value in flat(run.trainer).items()} for run in runs]
-    more = [row for row in _differing(told, "") if row[0] not in explained]
+    more = [row for row in _differing(told, [True] * len(runs)) if row[0] not in explained]
     rows = [row for row in rows if row[0] != "name" and not row[0].startswith("sweep")]
     more = [row for row in more if not _is_said(row, rows)]
     return [*rows, *((f"trainer.json: {row[0]}", *row[1:]) for row in more)][:MAX_KEYS]
 
 
-def _differing(maps: Sequence[dict[str, str]], missing: str) -> list[tuple[str, ...]]:
+def _differing(maps: Sequence[dict[str, str]], are_whole: Sequence[bool]) -> list[tuple[str, ...]]:
+    """A row for each key that differs; what lacks in a map that is not whole is no difference."""
     keys = sorted({key for known in maps for key in known})
-    rows = ((key, *(known.get(key, missing) for known in maps)) for key in keys)
-    found = [row for row in rows if len(set(row[1:])) > 1]
+    found = []
+    for key in keys:
+        pairs = zip(maps, are_whole, strict=True)
+        values = {known.get(key, "") for known, is_whole in pairs if is_whole or key in known}
+        if len(values) > 1:
+            found.append((key, *(known.get(key, "") for known in maps)))
     # A map that is empty in one run has its keys in another.
     parents = {row[0].rpartition(".")[0] for row in found}
     return [row for row in found if row[0] not in parents]

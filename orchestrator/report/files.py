@@ -71,7 +71,8 @@ class Run:
         rendered: what was rendered, by the file's name, without secrets too.
         environment: variables that the launcher sets, by name.
         trainer: what the bundled trainer was told; empty for a script.
-        spec: the job's keys with their values, defaults filled in; empty if they can't be known.
+        spec: the job's keys with their values, defaults filled in if has_defaults; empty if they
+            can't be known.
         versions: of what ran, by name.
         attempts: the newest; num_attempts: with those that are left out.
         times: of attempts and steps, by the ledger.
@@ -87,6 +88,7 @@ class Run:
     receipt: Facts = field(default_factory=dict)
     trainer: Facts = field(default_factory=dict)
     spec: Facts = field(default_factory=dict)
+    has_defaults: bool = True
     plan: Facts = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()

@@ -142,20 +142,22 @@ def caveats(run: Run) -> list[str]:
     return said
 
 
-def against_plan(run: Run) -> list[tuple[str, str, str, str]]:
+def against_plan(run: Run) -> list[tuple[str, ...]]:
     """For each figure of the plan that was measured: what, planned, measured, their ratio."""
     own = figures_of(run)
     measured = dict(
         zip((key for key, _, _ in COMPARED), (own.memory_bytes, own.step_s, own.tokens_per_s),
             strict=True)
     )  # fmt: skip
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for key, name, units in COMPARED:
         planned, seen = number_at(run.plan, key), measured[key]
         if planned is None:
             continue
         ratio = f"{seen / planned:.2f}" if seen is not None and planned else "-"
-        rows.append((name, words(planned, units), words(seen, units), ratio))
+        digits, even = (3, True) if units is NUMBERS else (4, False)
+        shown = [words(one, units, digits, even=even) for one in (planned, seen)]
+        rows.append((name, *shown, ratio))
     return rows
 
 

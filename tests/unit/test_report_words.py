@@ -107,6 +107,12 @@ def test_keys_that_say_nothing_of_the_run_are_no_rows() -> None:
     assert different_keys([one, two]) == [("checkpoint.every", "20", "50"), ("env.A", "", "x")]
 
 
+def test_a_job_file_without_its_defaults_differs_in_its_own_keys_alone() -> None:
+    one = run_of(START, spec={"a": 1, "b": 2, "c": 3})
+    two = run_of(START, spec={"a": 1, "b": 4}, has_defaults=False)
+    assert different_keys([one, two]) == [("b", "2", "4")]
+
+
 def test_a_column_has_as_many_digits_everywhere() -> None:
     given = (13000, 9950, 150, 0)
     assert [words(v, NUMBERS, 3, even=True) for v in given] == ["13.0 k", "9.95 k", "150", "0"]
