@@ -71,7 +71,9 @@ def different_keys(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     those given by --set, which the job file does not hold.
     """
     specs = [{key: _word(value) for key, value in flat(run.spec).items()} for run in runs]
-    rows = _differing(specs, [run.has_defaults for run in runs])
+    # Where none has its defaults, they are alike, and a key that one lacks is a difference.
+    are_whole = [run.has_defaults for run in runs]
+    rows = _differing(specs, are_whole if any(are_whole) else [True] * len(runs))
     explained = {row[0].removeprefix("train.") for row in rows} | {"name"}
     told = [{key: _word(value) for key, value in flat(run.trainer).items()} for run in runs]
     more = [row for row in _differing(told, [True] * len(runs)) if row[0] not in explained]
