@@ -57,14 +57,14 @@ def hardware_page() -> str:
     head = (
         "# Cards and links\n\nMade from `orchestrator/data/cards.yaml`, `links.yaml` and the "
         "profile's own descriptions by `make golden`. How to use them: "
-        "[cluster profiles](../profiles.md#hardware).\n"
+        "[cluster profiles](../profiles.md#hardware).\n\nMemory in GiB is what the driver "
+        "reports, in GB what the card is sold with.\n"
     )
     rows = [
         head,
         "| key of a profile | type | default | meaning |\n|---|---|---|---|",
         *map(key_row, part_fields(HardwareFacts, "hardware.")),
-        "\nPeaks without sparsity, in TFLOP/s; memory in GiB as its driver reports it, in GB as sold; "
-        + "one direction of a link.\n",
+        "\nPeaks without sparsity, in TFLOP/s; one direction of a link.\n",
         "| card | memory | fp32 | tf32 | bf16 | fp16 | GB/s | link | also called | source |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
