@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
 from orchestrator.estimate.engines import Engine
 from orchestrator.estimate.figures import Memory
@@ -12,6 +14,8 @@ from orchestrator.estimate.outline import Outline
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.sharded import Sharded
 
+L = TypeVar("L", bound=Ledger)
+
 
 def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0) -> Memory:
     """Return the peak of a step of the rank that has most (rank 0), from the second step on.
@@ -19,8 +23,21 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     Args:
         hardware_overhead_bytes: the device's context, and what the allocator cannot use.
     """
+    ledger = ran(setting, outline, Ledger)
+    moment, lines = ledger.peak
+    return Memory(
+        **lines,
+        overhead=hardware_overhead_bytes,
+        host=sum(held(setting, outline)) if setting.cpu_offload else 0,
+        at=moment,
+        moments=ledger.moments,
+    )
+
+
+def ran(setting: Setting, outline: Outline, kind: type[L]) -> L:
+    """Return the ledger of a step."""
     state, offloads = held(setting, outline), setting.cpu_offload
-    ledger = Ledger(
+    ledger = kind(
         {
             "parameters": 0 if offloads else state.parameters,
             "optimizer": 0 if offloads else state.optimizer,
@@ -29,14 +46,7 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     )
     engine = _engine_of(setting)(setting, outline, state, ledger)
     _step(setting, outline, engine, ledger)
-    moment, lines = ledger.peak
-    return Memory(
-        **lines,
-        overhead=hardware_overhead_bytes,
-        host=sum(state) if offloads else 0,
-        at=moment,
-        moments=ledger.moments,
-    )
+    return ledger
 
 
 def _engine_of(setting: Setting) -> type[Engine]:
@@ -53,6 +63,7 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     head = head_of(setting, outline)
     engine.begin()
     for block in blocks:
+        ledger.unit()
         engine.forward(block)
         ledger.hold(activations=layers[block].kept)
         engine.forward_ended(block, again[block])
@@ -99,6 +110,7 @@ def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None
 
 def _backward(block: int, layer: Layer, engine: Engine, ledger: Ledger, again: bool) -> None:
     """A block, from its last activations to its first."""
+    ledger.unit()
     engine.backward(block, again)
     ledger.hold(working=layer.again)
     ledger.pass_by(working=layer.perceptron)

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.estimate.held import held
-from orchestrator.estimate.memory import memory
 from orchestrator.estimate.reason import fastest_of
+from orchestrator.estimate.size import size
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
 from orchestrator.estimate.whole import FITS, estimate
 
@@ -71,8 +71,7 @@ class Question:
         # Of accumulation it matters only whether there is any.
         alike = setting if setting.accumulation < 3 else replace(setting, accumulation=2)
         if alike not in self._sizes:
-            held = memory(alike, self.outline, self.hardware.context_bytes)
-            self._sizes[alike] = held.total, held.host
+            self._sizes[alike] = size(alike, self.outline, self.hardware.context_bytes)
         return self._sizes[alike]
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
