@@ -49,6 +49,18 @@ def ran(setting: Setting, outline: Outline, kind: type[L]) -> L:
     return ledger
 
 
+def floor(setting: Setting, outline: Outline) -> int:
+    """Return bytes that there are at the start of the backward pass beside what is held between
+    steps, whatever is sharded how: of a step's peak a quick lower bound."""
+    layers, head = _layers(setting, outline), head_of(setting, outline)
+    kept = sum(layer.kept for layer in layers)
+    loss = head.kept + head.logits + head.floats + head.losses
+    if not layers:
+        return loss
+    last = layers[-1]
+    return kept + max(loss, head.stream + last.again + max(last.perceptron, last.attention))
+
+
 def _engine_of(setting: Setting) -> type[Engine]:
     if not setting.uses_fsdp:
         return Engine

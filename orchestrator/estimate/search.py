@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.estimate.held import held
+from orchestrator.estimate.memory import floor
 from orchestrator.estimate.reason import fastest_of
 from orchestrator.estimate.size import size
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
@@ -43,6 +44,9 @@ class Question:
     allowed: Callable[[Setting], bool] = lambda setting: True
     node_sizes: tuple[int, ...] = ()
     host_bytes: int | None = None
+    _floors: dict[tuple[int, str, int, bool], int] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     _sizes: dict[Setting, tuple[int, int]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -66,6 +70,19 @@ class Question:
     def size_bytes(self, setting: Setting) -> int:
         """Bytes of the fullest rank at its peak."""
         return self._needs(setting)[0]
+
+    def hopeful(self, shape: Setting, each: Iterable[Setting]) -> Iterator[Setting]:
+        """Yield those of a shape's batches that may fit, by a quick lower bound."""
+        state, room = held(shape, self.outline), self.counted_on - self.hardware.context_bytes
+        between = 0 if shape.cpu_offload else state.parameters + state.optimizer
+        if not shape.cpu_offload and sum(state) > room:
+            return
+        for one in each:
+            key = one.micro, one.checkpointing, one.checkpointing_every, one.uses_fsdp
+            if key not in self._floors:
+                self._floors[key] = floor(one, self.outline)
+            if between + self._floors[key] <= room:
+                yield one
 
     def _needs(self, setting: Setting) -> tuple[int, int]:
         # Of accumulation it matters only whether there is any.
@@ -128,9 +145,8 @@ def _estimates(question: Question, offload: bool) -> list[Estimate]:
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
-    if not shape.cpu_offload and sum(held(shape, question.outline)) > question.counted_on:
-        return  # quickly: a step needs more than what is held between steps
-    each = _allowed(question, batches(shape, question.fixed))
+    each = list(question.hopeful(shape, batches(shape, question.fixed)))
+    each = _allowed(question, each)
     fitting = [one for group in _alike(each) for one in _first_that_fits(question, group)]
     if not fitting:
         return
@@ -167,6 +183,8 @@ def _alike(each: list[Setting]) -> list[list[Setting]]:
 
 def _first_that_fits(question: Question, each: list[Setting]) -> list[Setting]:
     """The first that fits of some of the same kind, the largest first."""
+    if question.fits(each[0]):
+        return each[:1]
     if not question.fits(each[-1]):
         return []
     first = bisect_left(each, True, key=question.fits)
