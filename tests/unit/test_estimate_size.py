@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from test_estimate_traffic import setting
 
 from orchestrator.estimate.gpt import gpt_outline
+from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import floor, memory
+from orchestrator.estimate.search import Question, _largest
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.size import size
 from orchestrator.estimate.variants import batches
