@@ -41,6 +41,12 @@ class Card:
     unit_overhead_s: float = 0.0
     aliases: tuple[str, ...] = field(default=())
 
+    @property
+    def maker(self) -> str:
+        """Who makes it; what runs on one card of a maker runs on the others."""
+        others = {"mi": "AMD", "gaudi": "Habana", "max": "Intel", "cpu": ""}
+        return next((one for start, one in others.items() if self.name.startswith(start)), "NVIDIA")
+
 
 @dataclass(frozen=True)
 class Link:
@@ -106,6 +112,12 @@ def card_of(name: str) -> Card | None:
         if wanted in (plain_name(known) for known in (card.name, *card.aliases)):
             return card
     return None
+
+
+def similar_cards(name: str) -> list[str]:
+    """Return the cards that a name which is none may mean: those of the same series."""
+    series = plain_name(name).partition("-")[0]
+    return [known for known in cards() if known.partition("-")[0] == series]
 
 
 def plain_name(name: str) -> str:

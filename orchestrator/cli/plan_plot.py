@@ -25,7 +25,7 @@ def plot(cells: Sequence[Cell], hardware: Hardware, file: Path) -> None:
 
     Raises UserError: another kind of file, no matplotlib, nothing to draw.
     """
-    if file.suffix not in FORMATS:
+    if file.suffix.lower() not in FORMATS:
         raise UserError(f"--plot: {file}: write a name that ends with .png or .svg")
     drawn = [(_label(cell), cell.estimate) for cell in cells if cell.estimate is not None]
     if not 0 < len(drawn) <= MOST_BARS:
@@ -39,7 +39,7 @@ def plot(cells: Sequence[Cell], hardware: Hardware, file: Path) -> None:
         _memory(above, drawn, hardware)
         _traffic(below, drawn)
         try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+            figure.savefig(file, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
         except OSError as error:
             raise UserError(f"--plot: {file}: cannot write ({error.strerror})") from None
 
@@ -56,8 +56,8 @@ def _matplotlib() -> Any:
 
 
 def _label(cell: Cell) -> str:
-    values = [str(value).lower() for value in cell.values.values()]
-    names = list(cell.values)
+    names = [name for name, value in cell.values.items() if value is not None]
+    values = [str(cell.values[name]).lower() for name in names]
     return ", ".join(
         value if name == "strategy" else f"{name} {value}"
         for name, value in zip(names, values, strict=True)

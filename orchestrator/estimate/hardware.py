@@ -43,6 +43,7 @@ class Hardware:
             of it.
         price_per_gpu_hour: in the profile's currency.
         assumed: what was neither in the profile nor in a data sheet, in words.
+        unknown_card: the name of the card, where no table has it.
     """
 
     card: str = ""
@@ -59,6 +60,7 @@ class Hardware:
     scatter_rounds: int = 1
     price_per_gpu_hour: float | None = None
     assumed: tuple[str, ...] = ()
+    unknown_card: str = ""
 
 
 NOTHING = Card("", "", None, {}, None)
@@ -90,6 +92,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
         scatter_rounds=2 if _uses_gloo(spec) else 1,
         price_per_gpu_hour=facts.price_per_gpu_hour,
         assumed=tuple(_assumed(facts, card, name or "")),
+        unknown_card=name if name and card is NOTHING else "",
     )
 
 

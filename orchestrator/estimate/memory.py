@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
 from orchestrator.estimate.engines import Engine
 from orchestrator.estimate.figures import Memory
@@ -19,6 +22,8 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     Args:
         hardware_overhead_bytes: the device's context, and what the allocator cannot use.
     """
+    if setting.replicas > 1:
+        setting = replace(setting, micro=math.ceil(setting.micro / setting.replicas), replicas=1)
     state, offloads = held(setting, outline), setting.cpu_offload
     ledger = Ledger(
         {
