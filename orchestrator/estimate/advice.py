@@ -6,6 +6,7 @@ would do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -117,7 +118,7 @@ def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:
     yield from _more_nodes(question)
     yield from _shorter(question)
     if least is not None:
-        yield Remedy(_larger_card(question.hardware, least))
+        yield Remedy(_more_memory(question, least))
 
 
 def _remedy(question: Question, words: str) -> Iterator[Remedy]:
@@ -165,10 +166,17 @@ def _shorter(question: Question) -> Iterator[Remedy]:
             return
 
 
-def _larger_card(hardware: Hardware, least: Estimate) -> str:
+def _more_memory(question: Question, least: Estimate) -> str:
+    needed = least.memory.total / FITS
+    if not question.on_cpu:
+        return _larger_card(question.hardware, needed)
+    ranks, host_bytes = question.setting.ranks_per_node, least.memory.host / FITS
+    return f"resources.memory: {math.ceil((needed + host_bytes) * ranks / 2**30)}GiB"
+
+
+def _larger_card(hardware: Hardware, needed: float) -> str:
     from orchestrator.cards import cards
 
-    needed = least.memory.total / FITS
     known = cards()
     maker = known[hardware.card].maker if hardware.card in known else ""
     enough = [

@@ -70,7 +70,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     """Return what is known of the card and the links that a job gets under a profile."""
     facts: HardwareFacts = profile.hardware or HardwareFacts.model_validate({})
     on_gpus = spec.resources.gpus_per_node > 0
-    name = facts.card or (spec.resources.gpu_type if on_gpus else "cpu")
+    name = (facts.card or spec.resources.gpu_type) if on_gpus else "cpu"
     card = card_of(name) if name else None
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.spec.base import Part
 
@@ -187,11 +187,11 @@ def _unwritten(part: P, *names: str) -> P:
     if part.model_fields_set.isdisjoint(names):
         return part
     fields = type(part).model_fields
-    values = {name: getattr(part, name) for name in fields}
+    values: dict[str, Any] = {name: getattr(part, name) for name in fields}
     for name in names:
         before = values[name]
         values[name] = (
             type(before).model_construct() if isinstance(before, Part) else fields[name].default
         )
-    made: P = type(part).model_construct(part.model_fields_set.difference(names), **values)
-    return made
+    written = part.model_fields_set.difference(names)
+    return cast(P, type(part).model_construct(written, **values))
