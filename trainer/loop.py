@@ -262,6 +262,8 @@ class Trainer:
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
         self._report()
+        if final:
+            self._traffic.end(self.progress.step, self.device)
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
         self.wait_for("save")

@@ -30,6 +30,8 @@ LINES = {
 }
 LIMITS = {
     "compute": "computation",
+    "host": "the host, which starts each sharded unit",
+    "copies": "copies between the CPU's memory and the device",
     "inside": "the links inside a node",
     "between": "the network between nodes",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -89,10 +90,12 @@ class Question:
         return self._needs(setting)[0]
 
     def _needs(self, setting: Setting) -> tuple[int, int]:
-        if setting not in self._sizes:
-            held = memory(setting, self.outline, self.hardware.context_bytes)
-            self._sizes[setting] = held.total, held.host
-        return self._sizes[setting]
+        # Of accumulation it matters only whether there is any.
+        alike = setting if setting.accumulation < 3 else replace(setting, accumulation=2)
+        if alike not in self._sizes:
+            held = memory(alike, self.outline, self.hardware.context_bytes)
+            self._sizes[alike] = held.total, held.host
+        return self._sizes[alike]
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
         yield setting
@@ -151,17 +154,47 @@ def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
     if not shape.cpu_offload and sum(held(shape, question.outline)) > question.counted_on:
         return  # quickly: a step needs more than what is held between steps
-    each = [one for one in batches(shape, question.fixed) if question.allowed(one)]
-    # Micro-batches of 1, with gradients that are not kept, need least.
-    if not each or not any(map(question.fits, {each[0], *each[-2:]})):
+    each = _allowed(question, batches(shape, question.fixed))
+    fitting = [one for group in _alike(each) for one in _first_that_fits(question, group)]
+    if not fitting:
         return
-    largest = next((one for one in each if question.fits(one)), None)
-    if largest is None:
-        return
+    largest = max(fitting, key=lambda one: (one.micro, one.gradient_sync == "last"))
     yield largest
     wanted = question.setting.micro
     if wanted != largest.micro:
         yield from islice((one for one in each if one.micro == wanted and question.fits(one)), 1)
+
+
+def _allowed(question: Question, each: list[Setting]) -> list[Setting]:
+    """Those that the job file may hold. With one number of nodes it asks of a batch only when
+    gradients are summed and whether there is accumulation."""
+    if len(question.node_sizes) > 1:
+        return [one for one in each if question.allowed(one)]
+    known: dict[object, bool] = {}
+    for one in each:
+        if _kind(one) not in known:
+            known[_kind(one)] = question.allowed(one)
+    return [one for one in each if known[_kind(one)]]
+
+
+def _kind(setting: Setting) -> tuple[str, bool]:
+    return setting.gradient_sync, setting.accumulation > 1
+
+
+def _alike(each: list[Setting]) -> list[list[Setting]]:
+    """By what else than their size matters for memory: within a group more sequences need more."""
+    groups: dict[object, list[Setting]] = {}
+    for one in each:
+        groups.setdefault(_kind(one), []).append(one)
+    return list(groups.values())
+
+
+def _first_that_fits(question: Question, each: list[Setting]) -> list[Setting]:
+    """The first that fits of some of the same kind, the largest first."""
+    if not question.fits(each[-1]):
+        return []
+    first = bisect_left(each, True, key=question.fits)
+    return each[first : first + 1]
 
 
 def least_of(question: Question) -> Estimate | None:

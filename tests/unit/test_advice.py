@@ -109,7 +109,7 @@ def test_a_large_model_on_several_nodes_is_gathered_inside_a_node() -> None:
 def test_a_group_over_several_nodes_is_proposed_where_a_node_is_too_small() -> None:
     """A node of 2 GPUs cannot hold a copy, and one group of all 128 ranks is slower."""
     spec = job(64, 2, LARGE, "", 1)
-    asked = question(spec, hardware(48, network=100e9, latency=50e-6))
+    asked = question(spec, hardware(48, network=100e9, latency=100e-6))
     found = advise(asked)
     setting = best(found)
     group = setting.shard_group
