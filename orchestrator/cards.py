@@ -43,6 +43,12 @@ class Card:
     aliases: tuple[str, ...] = field(default=())
     memory_is_sold: bool = False
 
+    @property
+    def maker(self) -> str:
+        """Who makes it; what runs on one card of a maker runs on the others."""
+        others = {"mi": "AMD", "gaudi": "Habana", "max": "Intel", "cpu": ""}
+        return next((one for start, one in others.items() if self.name.startswith(start)), "NVIDIA")
+
 
 @dataclass(frozen=True)
 class Link:
@@ -109,6 +115,12 @@ def card_of(name: str) -> Card | None:
         if wanted in (plain_name(known) for known in (card.name, *card.aliases)):
             return card
     return None
+
+
+def similar_cards(name: str) -> list[str]:
+    """Return the cards that a name which is none may mean: those of the same series."""
+    series = plain_name(name).partition("-")[0]
+    return [known for known in cards() if known.partition("-")[0] == series]
 
 
 def plain_name(name: str) -> str:

@@ -44,6 +44,7 @@ class Hardware:
             of it.
         price_per_gpu_hour: in the profile's currency.
         assumed: what was neither in the profile nor in a data sheet, in words.
+        unknown_card: the name of the card, where no table has it.
     """
 
     card: str = ""
@@ -61,6 +62,7 @@ class Hardware:
     trees: bool = True
     price_per_gpu_hour: float | None = None
     assumed: tuple[str, ...] = ()
+    unknown_card: str = ""
 
 
 NOTHING = Card("", "", None, {}, None)
@@ -70,7 +72,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     """Return what is known of the card and the links that a job gets under a profile."""
     facts: HardwareFacts = profile.hardware or HardwareFacts.model_validate({})
     on_gpus = spec.resources.gpus_per_node > 0
-    name = facts.card or (spec.resources.gpu_type if on_gpus else "cpu")
+    name = (facts.card or spec.resources.gpu_type) if on_gpus else "cpu"
     card = card_of(name) if name else None
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
@@ -94,6 +96,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
         trees=not _uses_gloo(spec),
         price_per_gpu_hour=facts.price_per_gpu_hour,
         assumed=tuple(_assumed(facts, card, name or "")),
+        unknown_card=name if name and card is NOTHING else "",
     )
 
 

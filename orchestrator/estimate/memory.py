@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TypeVar
 
 from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
@@ -36,6 +38,7 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
 
 def ran(setting: Setting, outline: Outline, kind: type[L]) -> L:
     """Return the ledger of a step."""
+    setting = _of_one(setting)
     state, offloads = held(setting, outline), setting.cpu_offload
     ledger = kind(
         {
@@ -49,9 +52,17 @@ def ran(setting: Setting, outline: Outline, kind: type[L]) -> L:
     return ledger
 
 
+def _of_one(setting: Setting) -> Setting:
+    """Return what one GPU of a process gets, which splits its samples under dp."""
+    if setting.replicas == 1:
+        return setting
+    return replace(setting, micro=math.ceil(setting.micro / setting.replicas), replicas=1)
+
+
 def floor(setting: Setting, outline: Outline) -> int:
     """Return bytes that there are at the start of the backward pass beside what is held between
     steps, whatever is sharded how: of a step's peak a quick lower bound."""
+    setting = _of_one(setting)
     layers, head = _layers(setting, outline), head_of(setting, outline)
     kept = sum(layer.kept for layer in layers)
     loss = head.kept + head.logits + head.floats + head.losses

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import floor
-from orchestrator.estimate.reason import fastest_of
+from orchestrator.estimate.reason import fastest_of, gib
 from orchestrator.estimate.size import size
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
 from orchestrator.estimate.whole import FITS, estimate
@@ -35,6 +35,8 @@ class Question:
         allowed: whether the job file may hold a setting.
         node_sizes: all numbers of nodes that an attempt may have; it must fit with each.
         host_bytes: of the CPU's memory, for each rank; None where that is not known.
+        on_cpu: whether the ranks have no GPUs: what is offloaded then stays in the same memory.
+        outline_at: the outline with another context; None where it is not known.
     """
 
     setting: Setting
@@ -44,6 +46,8 @@ class Question:
     allowed: Callable[[Setting], bool] = lambda setting: True
     node_sizes: tuple[int, ...] = ()
     host_bytes: int | None = None
+    on_cpu: bool = False
+    outline_at: Callable[[int], Outline | None] = lambda context: None
     _floors: dict[tuple[int, str, int, bool], int] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -52,15 +56,33 @@ class Question:
     )
 
     def estimate(self, setting: Setting) -> Estimate:
-        return estimate(setting, self.outline, self.hardware)
+        """Return its plan; it fits if it does with each number of nodes and on the CPU too."""
+        one = estimate(setting, self.outline, self.hardware)
+        return one if one.fits is None else replace(one, fits=self.fits(setting))
 
     def fits(self, setting: Setting) -> bool:
         """Whether it fits with each number of nodes; fewer nodes make more micro-batches."""
         return all(self._fits(*self._needs(one)) for one in self._at_sizes(setting))
 
     def _fits(self, size_bytes: int, host_bytes: int) -> bool:
+        if self.on_cpu:
+            return size_bytes + host_bytes <= self.counted_on
         enough = self.host_bytes is None or host_bytes <= self.host_bytes
         return enough and size_bytes <= self.counted_on
+
+    def obstacle(self, setting: Setting) -> str:
+        """Return what does not fit, and with which number of nodes; "" if all does."""
+        for one in self._at_sizes(setting):
+            size_bytes, host_bytes = self._needs(one)
+            if self._fits(size_bytes, host_bytes):
+                continue
+            nodes = "1 node" if one.num_nodes == 1 else f"{one.num_nodes} nodes"
+            where = "" if one.num_nodes == setting.num_nodes else f" with {nodes}"
+            if size_bytes > self.counted_on:
+                return f"{gib(size_bytes)}{where}"
+            room = f", and there are {gib(self.host_bytes)}" if self.host_bytes else ""
+            return f"{gib(host_bytes)} on the CPU for each rank{where}{room}"
+        return ""
 
     @property
     def counted_on(self) -> float:
@@ -116,16 +138,17 @@ def fitting(question: Question) -> list[Estimate]:
     """What fits; with offloading only where nothing does without it, since that is far slower."""
     if "cpu_offload" in question.fixed:
         return _estimates(question, question.setting.cpu_offload)
-    return _estimates(question, False) or _estimates(question, True)
+    return _estimates(question, False) or ([] if question.on_cpu else _estimates(question, True))
 
 
 def _candidates(question: Question, offload: bool) -> Iterator[Setting]:
     for shape in shapes(question.setting, question.fixed):
         one = replace(shape, cpu_offload=offload)
-        # Sharding over one rank spreads nothing; it is there for what lies on the CPU.
-        if (one.shards if offload else one.num_shards > 1 or not one.shards) and question.allowed(
-            one
-        ):
+        # Sharding over one rank spreads nothing; it is there for what lies on the CPU, and for
+        # tensor groups, which are another way to spread.
+        spreads = one.num_shards > 1 or one.tensor > 1 or not one.shards
+        each = batches(one, question.fixed)
+        if (one.shards if offload else spreads) and any(map(question.allowed, each)):
             yield one
 
 
@@ -192,7 +215,7 @@ def _first_that_fits(question: Question, each: list[Setting]) -> list[Setting]:
 
 
 def least_of(question: Question) -> Estimate | None:
-    """What needs least memory of all, without and, unless that is fixed, with offloading."""
+    """What needs least memory of all; without offloading, unless that is fixed."""
     offload = question.setting.cpu_offload if "cpu_offload" in question.fixed else False
     found = [
         one

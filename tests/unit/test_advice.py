@@ -122,7 +122,7 @@ def test_a_group_over_several_nodes_is_proposed_where_a_node_is_too_small() -> N
     flat = dataclasses.replace(setting, strategy="full_shard", shard_group=None)
     assert asked.fits(flat)
     assert not asked.fits(dataclasses.replace(setting, shard_group=2))
-    assert changes(flat, setting) == {
+    assert changes(spec_with(spec, flat), setting).set == {
         "parallelism.strategy": "hybrid_shard",
         "parallelism.shard_group": group,
         "parallelism.fsdp.across_nodes": True,
