@@ -105,7 +105,8 @@ def _whole_copy(question: Question) -> Estimate | None:
         return None
     ddp = replace(setting, strategy="ddp", shard_group=None, reductions="fp32", cpu_offload=False)
     fixed = question.fixed - {"strategy", "shard_group", "cpu_offload"} | {"checkpointing"}
-    return question.estimate(min(batches(ddp, fixed), key=question.size_bytes))
+    each = batches(ddp, fixed)
+    return question.estimate(min((each[0], *each[-2:]), key=question.size_bytes))
 
 
 def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:

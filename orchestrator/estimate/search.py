@@ -9,8 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.estimate.held import held
-from orchestrator.estimate.memory import memory
+from orchestrator.estimate.memory import floor
 from orchestrator.estimate.reason import fastest_of, gib
+from orchestrator.estimate.size import size
 from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
 from orchestrator.estimate.whole import FITS, estimate
 
@@ -47,6 +48,9 @@ class Question:
     host_bytes: int | None = None
     on_cpu: bool = False
     outline_at: Callable[[int], Outline | None] = lambda context: None
+    _floors: dict[tuple[int, str, int, bool], int] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     _sizes: dict[Setting, tuple[int, int]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -89,12 +93,24 @@ class Question:
         """Bytes of the fullest rank at its peak."""
         return self._needs(setting)[0]
 
+    def hopeful(self, shape: Setting, each: Iterable[Setting]) -> Iterator[Setting]:
+        """Yield those of a shape's batches that may fit, by a quick lower bound."""
+        state, room = held(shape, self.outline), self.counted_on - self.hardware.context_bytes
+        between = 0 if shape.cpu_offload else state.parameters + state.optimizer
+        if not shape.cpu_offload and sum(state) > room:
+            return
+        for one in each:
+            key = one.micro, one.checkpointing, one.checkpointing_every, one.uses_fsdp
+            if key not in self._floors:
+                self._floors[key] = floor(one, self.outline)
+            if between + self._floors[key] <= room:
+                yield one
+
     def _needs(self, setting: Setting) -> tuple[int, int]:
         # Of accumulation it matters only whether there is any.
         alike = setting if setting.accumulation < 3 else replace(setting, accumulation=2)
         if alike not in self._sizes:
-            held = memory(alike, self.outline, self.hardware.context_bytes)
-            self._sizes[alike] = held.total, held.host
+            self._sizes[alike] = size(alike, self.outline, self.hardware.context_bytes)
         return self._sizes[alike]
 
     def _at_sizes(self, setting: Setting) -> Iterator[Setting]:
@@ -152,9 +168,8 @@ def _estimates(question: Question, offload: bool) -> list[Estimate]:
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
-    if not shape.cpu_offload and sum(held(shape, question.outline)) > question.counted_on:
-        return  # quickly: a step needs more than what is held between steps
-    each = _allowed(question, batches(shape, question.fixed))
+    each = list(question.hopeful(shape, batches(shape, question.fixed)))
+    each = _allowed(question, each)
     fitting = [one for group in _alike(each) for one in _first_that_fits(question, group)]
     if not fitting:
         return
@@ -191,6 +206,8 @@ def _alike(each: list[Setting]) -> list[list[Setting]]:
 
 def _first_that_fits(question: Question, each: list[Setting]) -> list[Setting]:
     """The first that fits of some of the same kind, the largest first."""
+    if question.fits(each[0]):
+        return each[:1]
     if not question.fits(each[-1]):
         return []
     first = bisect_left(each, True, key=question.fits)
