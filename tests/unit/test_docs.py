@@ -57,18 +57,20 @@ def hardware_page() -> str:
     head = (
         "# Cards and links\n\nMade from `orchestrator/data/cards.yaml`, `links.yaml` and the "
         "profile's own descriptions by `make golden`. How to use them: "
-        "[cluster profiles](../profiles.md#hardware).\n"
+        "[cluster profiles](../profiles.md#hardware).\n\nMemory in GiB is what the driver "
+        "reports, in GB what the card is sold with.\n"
     )
     rows = [
         head,
         "| key of a profile | type | default | meaning |\n|---|---|---|---|",
         *map(key_row, part_fields(HardwareFacts, "hardware.")),
-        "\nPeaks without sparsity, in TFLOP/s; memory as it is sold; one direction of a link.\n",
+        "\nPeaks without sparsity, in TFLOP/s; one direction of a link.\n",
         "| card | memory | fp32 | tf32 | bf16 | fp16 | GB/s | link | also called | source |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for card in cards().values():
-        size = f"{(card.memory_bytes or 0) / 1e9:g} GB" if card.memory_bytes else ""
+        unit, unit_bytes = ("GB", 1e9) if card.memory_is_sold else ("GiB", 2**30)
+        size = f"{card.memory_bytes / unit_bytes:.4g} {unit}" if card.memory_bytes else ""
         peaks = (f"{card.peak[one] / 1e12:g}" if one in card.peak else "" for one in FORMATS)
         speed = f"{(card.memory_bandwidth or 0) / 1e9:g}"
         others = ", ".join(card.aliases)
