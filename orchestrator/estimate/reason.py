@@ -223,9 +223,10 @@ def _tie(best: Estimate, found: Sequence[Estimate]) -> Iterator[str]:
             "copies if they fit, else groups inside a node, else all ranks."
         )
     elif fastest.pace.step_s < best.pace.step_s:
+        other, own = seconds(fastest.pace.step_s), seconds(best.pace.step_s)
+        times = "as long" if other == own else f"{other} a step in place of {own}"
         yield (
-            f"{_short(fastest.setting)} would take {seconds(fastest.pace.step_s)} a step in place "
-            f"of {seconds(best.pace.step_s)}: within 2 % the simpler one is taken."
+            f"{_short(fastest.setting)} would take {times}: within 2 % the simpler one is taken."
         )
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.estimate.held import held
 from orchestrator.estimate.memory import floor
+from orchestrator.estimate.pace import pace
 from orchestrator.estimate.reason import fastest_of, gib
 from orchestrator.estimate.size import size
-from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, shapes
+from orchestrator.estimate.traffic import traffic
+from orchestrator.estimate.variants import RECOMPUTED, batches, complexity, each_batch, shapes
 from orchestrator.estimate.whole import FITS, estimate
 
 if TYPE_CHECKING:
@@ -147,28 +149,44 @@ def _candidates(question: Question, offload: bool) -> Iterator[Setting]:
         # Sharding over one rank spreads nothing; it is there for what lies on the CPU, and for
         # tensor groups, which are another way to spread.
         spreads = one.num_shards > 1 or one.tensor > 1 or not one.shards
-        each = batches(one, question.fixed)
+        each = each_batch(one, question.fixed)
         if (one.shards if offload else spreads) and any(map(question.allowed, each)):
             yield one
 
 
 def _estimates(question: Question, offload: bool) -> list[Estimate]:
     """What fits. Where the whole batch fits at once, computing anything again is only slower."""
-    found: dict[Setting, Estimate] = {}
+    found: dict[Setting, None] = {}
     at_once: set[object] = set()
     for shape in _candidates(question, offload):
         if form(shape) in at_once:
             continue
         for setting in _largest(question, shape):
-            found[setting] = question.estimate(setting)
+            found[setting] = None
             if setting.accumulation == 1 or "micro" in question.fixed:
                 at_once.add(form(shape))
-    return list(found.values())
+    return [question.estimate(one) for one in _fast(question, list(found))]
+
+
+def _fast(question: Question, found: list[Setting]) -> list[Setting]:
+    """Of each strategy and size of groups those that are about as fast as its fastest; all where
+    times are not known. No other is ever taken, and their figures need not be reckoned."""
+    paces = [
+        pace(one, question.outline, traffic(one, question.outline), question.hardware)
+        for one in found
+    ]
+    times = [(one, known.step_s) for one, known in zip(found, paces, strict=True) if known]
+    if len(times) < len(found):
+        return found
+    fastest: dict[object, float] = {}
+    for one, step_s in times:
+        fastest[form(one)] = min(step_s, fastest.get(form(one), step_s))
+    return [one for one, step_s in times if step_s <= fastest[form(one)] * (1 + TIE_SHARE)]
 
 
 def _largest(question: Question, shape: Setting) -> Iterator[Setting]:
     """Yield the largest micro-batch that fits, and the one that was asked for if that does too."""
-    each = list(question.hopeful(shape, batches(shape, question.fixed)))
+    each = list(question.hopeful(shape, each_batch(shape, question.fixed)))
     each = _allowed(question, each)
     fitting = [one for group in _alike(each) for one in _first_that_fits(question, group)]
     if not fitting:

@@ -69,7 +69,7 @@ def answer(*words: object) -> dict[str, Any]:
 def test_the_text_has_figures_and_advice(job: Path) -> None:
     text = run(job).stdout
     for words in ("MEMORY of the fullest rank", "TRAFFIC of a rank", "TIME", "ADVICE",
-                  "optimizer state", "of 74.5 GiB: fits", "between nodes", "tokens/s",
+                  "optimizer state", "of 79.6 GiB: fits", "between nodes", "tokens/s",
                   "by price_per_gpu_hour", "the limit", "write into the job file:",
                   "      strategy: hybrid_shard", "next best:"):  # fmt: skip
         assert words in text, words
@@ -88,7 +88,7 @@ def test_the_lines_of_the_advice_are_taken_by_the_job_file(job: Path) -> None:
 def test_json_has_what_a_report_reads(job: Path) -> None:
     found = answer(job)
     assert found["memory"]["total_bytes"] == sum(found["memory"]["lines"].values())
-    assert found["memory"]["card_bytes"] == 80 * 10**9
+    assert found["memory"]["card_bytes"] == 81559 * 2**20
     assert found["fits"] is True
     assert found["tokens_per_s"] == pytest.approx(16 * 2 * 2048 / found["step_s"])
     assert found["traffic"]["between_bytes"] > 0 == found["traffic"]["inside_bytes"]
@@ -183,7 +183,7 @@ def test_plot_draws_memory_and_traffic(job: Path, suffix: str) -> None:
     assert first[:4] == (b"\x89PNG" if suffix != "svg" else b"<?xm")
     if suffix == "svg":
         assert first == second
-        for words in (b"h100-sxm: 74.5 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):
+        for words in (b"h100-sxm: 79.6 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):
             assert words in first
 
 
