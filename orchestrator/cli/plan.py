@@ -62,7 +62,8 @@ class Planned:
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path, dir_okay=False),
               metavar="FILE", help="Draw memory and traffic of what is compared (.png or .svg); "
               "without --compare of all strategies.")  # fmt: skip
-@click.option("--check", is_flag=True, help="Exit with 1 if the job does not fit.")
+@click.option("--check", is_flag=True, help="Exit with 1 if the job does not fit, or "
+              "if nothing can be said to fit.")  # fmt: skip
 @set_option
 @json_option
 def command(

@@ -80,6 +80,8 @@ class Question:
                 continue
             nodes = "1 node" if one.num_nodes == 1 else f"{one.num_nodes} nodes"
             where = "" if one.num_nodes == setting.num_nodes else f" with {nodes}"
+            if self.on_cpu and host_bytes:
+                return f"{gib(size_bytes + host_bytes)}{where} with what is offloaded"
             if size_bytes > self.counted_on:
                 return f"{gib(size_bytes)}{where}"
             room = f", and there are {gib(self.host_bytes)}" if self.host_bytes else ""

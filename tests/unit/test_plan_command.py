@@ -95,6 +95,15 @@ def test_json_has_what_a_report_reads(job: Path) -> None:
     assert found["pace"]["cost"] == pytest.approx(found["pace"]["total_s"] / 3600 * 16 * 2)
 
 
+def test_the_docs_name_all_that_json_has(job: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "planner.md").read_text()
+    passage = text.partition("## For programs")[2].partition("\n## ")[0]
+    found = answer(job, "--compare", "nodes=1")
+    names = {*found, *found["memory"], *found["traffic"], *found["advice"], *found["compared"][0]}
+    names |= found["advice"]["best"].keys()
+    assert {name for name in names if f"`{name}`" not in passage} == set()
+
+
 def test_without_hardware_memory_and_traffic_are_there_and_the_key_is_named(job: Path) -> None:
     text = run(job, "--cluster", "unknown").stdout
     assert "optimizer state" in text
@@ -164,14 +173,14 @@ def test_a_sweep_is_said_to_be_left_out(job: Path) -> None:
     assert "the sweep's elements" in run(job).stdout
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
+@pytest.mark.parametrize("suffix", ["svg", "png", "PNG"])
 def test_plot_draws_memory_and_traffic(job: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib", reason="pip install 'orchestrate-training[report]'")
     files = [job.with_name(f"{name}.{suffix}") for name in "ab"]
     for file in files:
         run(job, "--plot", file)
     first, second = (file.read_bytes() for file in files)
-    assert first[:4] == (b"\x89PNG" if suffix == "png" else b"<?xm")
+    assert first[:4] == (b"\x89PNG" if suffix != "svg" else b"<?xm")
     if suffix == "svg":
         assert first == second
         for words in (b"h100-sxm: 79.6 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):

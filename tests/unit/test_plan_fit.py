@@ -71,6 +71,9 @@ def test_without_gpus_nothing_is_offloaded_to_where_it_is(job: Path, memory_gib:
     offloaded = answer(job, sets=(*sets, "parallelism.cpu_offload=true"))
     total = offloaded["memory"]["total_bytes"] + offloaded["memory"]["host_bytes"]
     assert offloaded["fits"] is (total <= memory_gib * 2**30 / 2 * 0.95)
+    text = run(job, sets=(*sets, "parallelism.cpu_offload=true")).stdout
+    said = f"does NOT fit: needs {total / 2**30:.3g} GiB with what is offloaded"
+    assert (said in text) is (offloaded["fits"] is False)
 
 
 def test_without_gpus_the_remedy_is_memory_not_a_card(job: Path) -> None:
