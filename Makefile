@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-planner plan-proof test-k8s kind-demo ci bench golden docs clean
+.PHONY: setup kubectl demo slurm-demo test lint unit coverage matrix faults faults-short timeouts test-slurm test-slurm-24 test-pods test-planner plan-proof test-k8s kind-demo ci bench bench-advice golden docs clean
 
 setup: $(VENV)/.done
 
@@ -86,6 +86,11 @@ ci: kubectl test test-pods test-planner matrix faults-short demo slurm-demo test
 # Figures of the README; by hand, on a quiet machine.
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Advice against the measured fastest, on this machine; by hand, on a quiet one, or with
+# ADVICE=--by-cpu beside other work. Writes docs/advice-measured.md.
+bench-advice: setup
+	$(BIN)/python -m benchmarks.advice $(ADVICE)
 
 # Write golden files and generated pages anew, to be read in the diff.
 golden: setup

@@ -12,8 +12,10 @@ import contextlib
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import process_time
+from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d
@@ -22,9 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import TrainerConfig
 from trainer.contract import Contract
-
-if TYPE_CHECKING:
-    from trainer.metrics import Metrics
+from trainer.metrics import Metrics, peak_memory_bytes
 
 FIRST_STEP = 2  # of an attempt, from 1: the first one makes what the others only use
 NUM_STEPS = 2
@@ -125,25 +125,30 @@ def num_recorded() -> int:
 
 
 class TrafficCount:
-    """Rank 0's count of NUM_STEPS steps of an attempt, and the event `traffic` after them.
+    """Rank 0's count of NUM_STEPS steps of an attempt, and the event `traffic` after them; at the
+    end the event `use`.
 
-    With logging.traffic off, and on other ranks, it does nothing.
+    With logging.traffic off it does nothing.
     """
 
     def __init__(
         self, config: TrainerConfig, contract: Contract, metrics: Metrics, step: int
     ) -> None:
         """step: those that were done before this attempt."""
-        self._wanted = config.logging.traffic and contract.rank == 0
+        self._asked = config.logging.traffic
+        self._wanted = self._asked and contract.rank == 0
         self._ranks_per_node, self._metrics = config.ranks_per_node, metrics
         first = step + FIRST_STEP
         last = min(first + NUM_STEPS - 1, config.steps)
         self._steps = range(min(first, last), last + 1)  # not empty where one step is left
         self._counting = Counting()
+        self._mark = (step, process_time())
 
     @contextlib.contextmanager
     def step(self, step: int) -> Iterator[None]:
         """Around what makes step number `step`."""
+        if step == self._steps[-1] + 1:
+            self._mark = (step - 1, process_time())
         if not (self._wanted and step in self._steps):
             yield
             return
@@ -151,6 +156,17 @@ class TrafficCount:
             yield
         if step == self._steps[-1]:
             self._metrics.event("traffic", step, **self._content())
+
+    def end(self, step: int, device: torch.device) -> None:
+        """After `step`, the last one, tell what the ranks used; a collective."""
+        if not self._asked:
+            return
+        done, began_s = self._mark
+        cpu_s = (process_time() - began_s) / max(1, step - done)
+        most = torch.tensor([peak_memory_bytes(device), cpu_s], dtype=torch.float64, device=device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        peak_bytes, cpu_s = most.tolist()
+        self._metrics.event("use", step, peak_bytes=int(peak_bytes), cpu_s=cpu_s)
 
     def _content(self) -> dict[str, Any]:
         steps = len(self._steps)

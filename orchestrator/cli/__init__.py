@@ -45,6 +45,7 @@ COMMANDS = {
     "check": "check",
     "explain": "explain",
     "plan": "plan",
+    "bench": "bench",
     "fabric": "fabric",
     "schema": "schema",
     "trust": "trust",

@@ -1,4 +1,4 @@
-"""`plan --plot`: memory and traffic as bars. The only import of matplotlib."""
+"""`plan --plot`: memory and traffic as bars."""
 
 from __future__ import annotations
 
@@ -6,58 +6,33 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import UserError
+from orchestrator.cli.drawing import draw
 
 if TYPE_CHECKING:
     from orchestrator.estimate.figures import Estimate
     from orchestrator.estimate.grid import Cell
     from orchestrator.estimate.hardware import Hardware
 
-FORMATS = (".png", ".svg")
-# More bars cannot be told apart on a page.
-MOST_BARS = 40
 SPANS = {"inside": "inside a node", "between": "between nodes"}
 
 
 def plot(cells: Sequence[Cell], hardware: Hardware, file: Path) -> None:
     """Draw the plans of all cells: memory by what it is for, with a line for the card's, and what
-    a rank sends inside and between nodes. The same plans give the same svg.
-
-    Raises UserError: another kind of file, no matplotlib, nothing to draw.
+    a rank sends inside and between nodes. Raises UserError where that is not possible (see draw).
     """
-    if file.suffix not in FORMATS:
-        raise UserError(f"--plot: {file}: write a name that ends with .png or .svg")
     drawn = [(_label(cell), cell.estimate) for cell in cells if cell.estimate is not None]
-    if not 0 < len(drawn) <= MOST_BARS:
-        raise UserError(f"--plot: {len(drawn)} bars to draw; from 1 to {MOST_BARS} are possible")
-    matplotlib = _matplotlib()
-    with matplotlib.rc_context({"svg.hashsalt": "orchestrate", "svg.fonttype": "none"}):
-        from matplotlib.figure import Figure  # never pyplot: it looks for a screen
 
-        figure = Figure(figsize=(max(7.0, 1.0 + 0.6 * len(drawn)), 8), layout="constrained")
+    def fill(figure: Any) -> None:
         above, below = figure.subplots(2, 1)
         _memory(above, drawn, hardware)
         _traffic(below, drawn)
-        try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
-        except OSError as error:
-            raise UserError(f"--plot: {file}: cannot write ({error.strerror})") from None
 
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib  # late: no other command needs it, and few have it
-    except ImportError:
-        raise UserError(
-            "--plot needs matplotlib: pip install 'orchestrate-training[report]'"
-        ) from None
-    matplotlib.use("agg")
-    return matplotlib
+    draw(file, len(drawn), fill)
 
 
 def _label(cell: Cell) -> str:
-    values = [str(value).lower() for value in cell.values.values()]
-    names = list(cell.values)
+    names = [name for name, value in cell.values.items() if value is not None]
+    values = [str(cell.values[name]).lower() for name in names]
     return ", ".join(
         value if name == "strategy" else f"{name} {value}"
         for name, value in zip(names, values, strict=True)

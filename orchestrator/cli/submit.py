@@ -85,7 +85,7 @@ def command(
     submission = backend.submit(
         rendered,
         runs_root=runs_root(loaded.profile),
-        workdir=_workdir(job, loaded.profile),
+        workdir=workdir_of(job, loaded.profile),
         job_text=loaded.document.text,
         fresh=fresh,
         after=[After(kind, target) for target, kind in plan.after],
@@ -102,7 +102,7 @@ def command(
     say(f"follow it: orchestrate watch {shell_path(submission.handle.run_dir)}")
 
 
-def _workdir(job: Path, profile: ClusterProfile) -> Path:
+def workdir_of(job: Path, profile: ClusterProfile) -> Path:
     """The folder that relative paths are relative to, on the machine where the job will run."""
     if profile.workdir is not None:
         return Path(profile.workdir)
