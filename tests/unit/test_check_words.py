@@ -65,7 +65,7 @@ SILENT = [
     "path = f'shard-{rank}.pt'\ntorch.save(x, path)",
     "with open(f'x{rank}', 'wb') as f:\n    torch.save(x, f)",
     "model = DDP(n)\ndef evaluate(model):\n    if rank == 0:\n        model(x)",
-    "class A:\n    def f(self): self.m = DDP(n)\nclass E:\n    def g(self): x = self.m.state_dict()",
+    "class A:\n  def f(self): self.m = DDP(n)\nclass E:\n  def g(self): x = self.m.state_dict()",
     "model = DDP(n)\ntry:\n    c = model.module.c\nexcept AttributeError:\n    c = model.c",
     "part = data[rank::4]\nDataLoader(part, shuffle=True)",
     "DataLoader(torch.utils.data.Subset(d, range(rank, 9, 4)), shuffle=True)",

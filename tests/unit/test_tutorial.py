@@ -83,6 +83,6 @@ def test_the_findings_and_the_job_file_are_shown_as_they_are(update_golden: bool
 def test_the_script_before_has_the_mistakes_and_the_one_after_has_none() -> None:
     rules = set(re.findall(r"^examples/single_gpu.py:\d+:\d+ (\S+):", findings(), re.MULTILINE))
     assert rules == {"gradients-apart", "gpu-0", "no-sampler", "save-on-every-rank"}
-    for name in ("ddp.py", "own_model.py", "ddp_restart.py"):
+    for name in ("ddp.py", "ddp_restart.py"):
         run = CliRunner().invoke(orchestrate, ["check", str(ROOT / "examples" / name)])
         assert (run.exit_code, run.output) == (0, "nothing found\n")
