@@ -23,6 +23,7 @@ class Card:
     Args:
         source: title and year of what says so.
         memory_bytes: None where it is not the card's own.
+        memory_is_sold: whether that is the name's decimal number, not what the driver reports.
         peak: operations per second by format (fp32, tf32, bf16, fp16), without sparsity.
         memory_bandwidth: bytes per second.
         link: name of the link between cards of a node; "" where it depends on the machine.
@@ -40,6 +41,13 @@ class Card:
     overlap: float = 1.0
     unit_overhead_s: float = 0.0
     aliases: tuple[str, ...] = field(default=())
+    memory_is_sold: bool = False
+
+    @property
+    def maker(self) -> str:
+        """Who makes it; what runs on one card of a maker runs on the others."""
+        others = {"mi": "AMD", "gaudi": "Habana", "max": "Intel", "cpu": ""}
+        return next((one for start, one in others.items() if self.name.startswith(start)), "NVIDIA")
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ def _card(name: str, entry: Mapping[str, Any]) -> Card:
         overlap=entry.get("overlap", 1.0),
         unit_overhead_s=entry.get("unit_overhead_s", 0.0),
         aliases=tuple(entry.get("aliases", ())),
+        memory_is_sold=size is not None and not size.endswith("MiB"),
     )
 
 
@@ -106,6 +115,12 @@ def card_of(name: str) -> Card | None:
         if wanted in (plain_name(known) for known in (card.name, *card.aliases)):
             return card
     return None
+
+
+def similar_cards(name: str) -> list[str]:
+    """Return the cards that a name which is none may mean: those of the same series."""
+    series = plain_name(name).partition("-")[0]
+    return [known for known in cards() if known.partition("-")[0] == series]
 
 
 def plain_name(name: str) -> str:

@@ -32,10 +32,24 @@ def with_fabric(kubernetes: Kubernetes, pods: Pods | None) -> Kubernetes:
         for name in ("rdma", "host_network")
         if getattr(pods, name) and name not in kubernetes.model_fields_set
     }
+    if pods.gpu_resource is not None and "gpu_resource" not in kubernetes.model_fields_set:
+        changes["gpu_resource"] = pods.gpu_resource
     # A device that the site asks for by another name is the one that its nodes have.
     if not any("/" in name for name in kubernetes.extra_resources):
         changes["extra_resources"] = {**pods.extra_resources, **kubernetes.extra_resources}
     return kubernetes.model_copy(update=changes)
+
+
+def for_pods(preset: Preset, kubernetes: Kubernetes) -> Preset:
+    """Return a preset without what names what the site's pods do not have of the node."""
+    has_network = with_fabric(kubernetes, preset.kubernetes).host_network
+    kept = {
+        name: own
+        for name, own in preset.variables.items()
+        if (has_network or not own.of_node)
+        and (not own.node_file or _has_file(kubernetes, preset.kubernetes, own.value))
+    }
+    return preset.model_copy(update={"variables": kept})
 
 
 def pods_problems(kubernetes: Kubernetes, preset: Preset) -> Iterator[Problem]:
@@ -57,25 +71,11 @@ def pods_problems(kubernetes: Kubernetes, preset: Preset) -> Iterator[Problem]:
         )
 
 
-def user_warnings(given: Kubernetes, pods: Pods | None) -> Iterator[Problem]:
-    """Yield that a capability does not reach the trainer's user, which is no fault: the nodes may
-    not limit locked memory, or the image's files may have the capability.
-
-    A container has no ambient capabilities (kubernetes.io, "Linux capabilities"; capabilities(7)).
-
-    Args:
-        given: the site's section.
-        pods: what the fabric needs; None where it needs nothing, or none is used.
-    """
-    found = with_fabric(given, pods)
-    if found.rdma and found.pod_security == "none" and found.run_as_user:
-        yield Problem(
-            ("kubernetes", "rdma") if given.rdma else FABRIC,
-            f"IPC_LOCK, which pods get for RDMA, has no effect for user {found.run_as_user}: a "
-            "node that limits locked memory limits theirs",
-            "write kubernetes.run_as_user: 0, unless the nodes have no such limit",
-            involves=(("kubernetes", "run_as_user"),),
-        )
+def _has_file(kubernetes: Kubernetes, pods: Pods | None, path: str) -> bool:
+    """Whether a volume of the pods is mounted where a file of the node is looked for."""
+    mounts = [volume.mount for volume in kubernetes.volumes.values() if volume.mount is not None]
+    mounts += pods.mounts.values() if pods is not None else ()
+    return any(hides(normal_path(mount), normal_path(path)) for mount in mounts)
 
 
 def _sidecar_problems(kubernetes: Kubernetes, fabric: str, pods: Pods) -> Iterator[Problem]:

@@ -17,7 +17,13 @@ from orchestrator.source import Document, parse_document, read_bytes
 from orchestrator.spec.base import KeyPath, Part, Problem, Text, as_tuple, problems_error
 from orchestrator.spec.environment import Environment
 from orchestrator.spec.kubernetes_maps import ResourceCounts, VariableNames, VolumeNames
-from orchestrator.spec.kubernetes_types import AbsolutePath, DnsLabel, Mount, Words
+from orchestrator.spec.kubernetes_types import (
+    AbsolutePath,
+    DnsLabel,
+    Mount,
+    ResourceName,
+    Words,
+)
 from orchestrator.spec.layers import fabric_beside
 from orchestrator.spec.resolve import problems_of
 from orchestrator.spec.suggest import did_you_mean
@@ -44,6 +50,16 @@ class Setting(Part):
         default=False,
         description="It names what only the node's network has: pods without that do not get it.",
     )
+    node_file: bool = Field(
+        default=False,
+        description="It names a file of the node: pods in which no volume has it do not get it.",
+    )
+
+    def over(self, other: Setting | None) -> Setting:
+        """Return this one with what another preset says of the same variable's place."""
+        written = other.model_fields_set - self.model_fields_set if other is not None else set()
+        places = {"of_node", "node_file"} & written
+        return self.model_copy(update={str(name): getattr(other, name) for name in places})
 
 
 class Script(Part):
@@ -83,8 +99,16 @@ class Pods(Part):
 
     rdma: bool = Field(default=False, description="Pods register memory: IPC_LOCK.")
     host_network: bool = Field(default=False, description="Pods use the node's network.")
+    gpu_resource: ResourceName | None = Field(
+        default=None, description="Resource by which a pod asks for GPUs of the fabric's vendor."
+    )
     extra_resources: ResourceCounts = Field(
         default_factory=dict, description="Extended resources of each pod."
+    )
+    by_site: Text | None = Field(
+        default=None,
+        description="Why pods need more than this: said where the site gives no devices and not "
+        "the node's network.",
     )
     volumes: Annotated[dict[str, Folder], VolumeNames] = Field(
         default_factory=dict, description="Folders of the node by the name of a volume."
@@ -180,12 +204,6 @@ def preset(name: str) -> Preset:
     return _merged(chain)
 
 
-def without_node(preset: Preset) -> Preset:
-    """Return a preset as it is for pods that do not have the node's network."""
-    kept = {name: own for name, own in preset.variables.items() if not own.of_node}
-    return preset.model_copy(update={"variables": kept})
-
-
 def _read(name: str) -> Preset:
     path = Path(name) if "/" in name else FOLDER / f"{name}.yaml"
     if "/" not in name and name not in names():
@@ -210,7 +228,8 @@ def _merged(chain: list[Preset]) -> Preset:
     first, *others = chain
     data: dict[str, Any] = {name: getattr(first, name) for name in Preset.model_fields}
     for other in others:
-        data["variables"] = {**other.variables, **data["variables"]}
+        own = {name: s.over(other.variables.get(name)) for name, s in data["variables"].items()}
+        data["variables"] = {**other.variables, **own}
         data["leave"] = {**other.leave, **data["leave"]}
         for name in ("promises", "script", "library_path", "kubernetes"):
             data[name] = data[name] or getattr(other, name)

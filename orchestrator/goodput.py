@@ -74,17 +74,46 @@ class Goodput:
 
 
 def read_goodput(lines: Iterable[bytes | str]) -> Goodput | None:
-    """The sums over all lines that count; None if there is none."""
-    attempts: dict[int, list[Interval]] = {}
+    """The sums over all lines that count; None if there is none.
+
+    lines: they are gone through twice, so that of a ledger of any length no more than a few figures
+    of each attempt are held.
+    """
+    attempts: dict[int, _Attempt] = {}
     for interval in intervals(lines):
-        attempts.setdefault(interval.attempt, []).append(interval)
+        attempts.setdefault(interval.attempt, _Attempt()).add(interval)
     if not attempts:
         return None
-    in_order = [attempts[number] for number in sorted(attempts)]
+    _set_kept(attempts)
     seconds = dict.fromkeys(KINDS, 0.0)
-    steps_repeated = _add_booked(seconds, in_order)
-    _add_gaps(seconds, in_order)
+    steps_repeated = 0
+    for interval in intervals(lines):
+        if interval.attempt in attempts:  # else it has begun meanwhile
+            steps_repeated += _add_booked(seconds, interval, attempts[interval.attempt].kept)
+    _add_gaps(seconds, [attempts[number] for number in sorted(attempts)])
     return Goodput(len(attempts), steps_repeated, seconds)
+
+
+@dataclass
+class _Attempt:
+    """Of all lines of an attempt: times in seconds, and the first step if one was made.
+
+    kept: the steps above it are made again by a later attempt.
+    """
+
+    begin: float = math.inf
+    end: float = 0.0
+    first: int | None = None
+    ended_well: bool = False
+    kept: int = MAX_COUNT
+
+    def add(self, interval: Interval) -> None:
+        self.begin = min(self.begin, interval.begin)
+        self.end = max(self.end, interval.end)
+        if interval.steps:
+            begun = interval.steps.start
+            self.first = begun if self.first is None else min(self.first, begun)
+        self.ended_well |= interval.ended_well
 
 
 def intervals(lines: Iterable[bytes | str]) -> Iterator[Interval]:
@@ -95,35 +124,35 @@ def intervals(lines: Iterable[bytes | str]) -> Iterator[Interval]:
             yield interval
 
 
-def _add_booked(seconds: dict[str, float], attempts: list[list[Interval]]) -> int:
-    """Add what the lines tell; returns the number of steps that a later attempt made again."""
-    steps_repeated, kept = 0, MAX_COUNT  # steps above `kept` are made again
-    for attempt in reversed(attempts):
-        for interval in attempt:
-            again = _num_above(interval.steps, kept)
-            share = again / len(interval.steps) if again else 0.0
-            steps_repeated += again
-            for kind in BOOKED:
-                part_s = interval.seconds.get(kind, 0.0)
-                lost_s = part_s * share if kind in ("compute", "data") else 0.0
-                seconds[kind] += part_s - lost_s
-                seconds["repeated"] += lost_s
-        first = min((i.steps.start for i in attempt if i.steps), default=kept + 1)
-        kept = min(kept, first - 1)
-    return steps_repeated
+def _set_kept(attempts: Mapping[int, _Attempt]) -> None:
+    kept = MAX_COUNT
+    for number in sorted(attempts, reverse=True):
+        attempt = attempts[number]
+        attempt.kept = kept
+        kept = min(kept, kept if attempt.first is None else attempt.first - 1)
+
+
+def _add_booked(seconds: dict[str, float], interval: Interval, kept: int) -> int:
+    """Add what a line tells; returns the number of its steps that a later attempt made again."""
+    again = _num_above(interval.steps, kept)
+    share = again / len(interval.steps) if again else 0.0
+    for kind in BOOKED:
+        part_s = interval.seconds.get(kind, 0.0)
+        lost_s = part_s * share if kind in ("compute", "data") else 0.0
+        seconds[kind] += part_s - lost_s
+        seconds["repeated"] += lost_s
+    return again
 
 
 def _num_above(steps: range, kept: int) -> int:
     return len(range(max(steps.start, kept + 1), steps.stop))
 
 
-def _add_gaps(seconds: dict[str, float], attempts: list[list[Interval]]) -> None:
+def _add_gaps(seconds: dict[str, float], attempts: list[_Attempt]) -> None:
     """Add the time between attempts; two that overlap have none."""
     for before, after in pairwise(attempts):
-        last = max(before, key=lambda interval: interval.end)
-        gap_s = min(interval.begin for interval in after) - last.end
-        ended_well = any(interval.ended_well for interval in before)
-        seconds["waiting" if ended_well else "recovery"] += max(gap_s, 0.0)
+        gap_s = after.begin - before.end
+        seconds["waiting" if before.ended_well else "recovery"] += max(gap_s, 0.0)
 
 
 def _interval_of(line: bytes | str) -> Interval | None:

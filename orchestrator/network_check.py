@@ -5,13 +5,17 @@ A variable of the user's holds against all that the tool would set; that is said
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.errors import Fault, FaultsError, UserError
-from orchestrator.fabric_pods import pods_problems, user_warnings
+from orchestrator.fabric_pods import pods_problems
+from orchestrator.fabric_warnings import pods_warnings
 from orchestrator.network_plan import (
     backend_of,
+    device_of,
     is_for,
     network_plan,
     node_variables,
@@ -73,7 +77,7 @@ def check_network(job: ResolvedJob, profile: ClusterProfile) -> Judged:
         *_preset_warnings(spec, preset, profile),
         *_own_warnings(spec, preset, profile),
         *_unused_key_warnings(spec, profile),
-        *_user_warnings(spec, preset, profile),
+        *_pods_warnings(spec, preset, profile),
     ]
     return Judged(
         tuple(map(job.fault, faults)), (*names, *(job.fault(problem) for problem in warnings))
@@ -136,13 +140,13 @@ def _pods_faults(
         yield from pods_problems(spec.kubernetes, preset)
 
 
-def _user_warnings(
+def _pods_warnings(
     spec: JobSpec, preset: Preset | None, profile: ClusterProfile
 ) -> Iterator[Problem]:
     if profile.target in KUBERNETES_TARGETS:
-        is_used = preset is not None and is_for(preset, backend_of(spec, preset))
-        pods = preset.kubernetes if preset is not None and is_used else None
-        yield from user_warnings(spec.kubernetes, pods)
+        backend = backend_of(spec, preset)
+        used = preset if is_for(preset, backend) else None
+        yield from pods_warnings(spec, used, device_of(spec, backend))
 
 
 def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
@@ -155,17 +159,29 @@ def _timeout_faults(spec: JobSpec, preset: Preset | None) -> Iterator[Problem]:
         path, value = _effective(spec, preset, name)
         limits = {phase: getattr(spec.limits, f"{phase}_s") for phase in phases}
         waits = {p: s + GROUP_MARGIN_S for p, s in limits.items() if s is not None}
-        short = [p for p, s in waits.items() if value.isdecimal() and int(value) >= s]
+        wait_s = _hccl_wait_s(name, value)
+        short = [p for p, s in waits.items() if wait_s >= s]
         if short:
             said = [f"timeouts.{p} ({format_duration(limits[p])})" for p in short]
+            is_endless = wait_s == math.inf
+            longer = f"make timeouts.{' and timeouts.'.join(short)} longer, or "
             yield Problem(
                 path,
-                f"{name} is {value} s, and the ranks give up after {' or '.join(said)} and "
-                f"{GROUP_MARGIN_S} s",
-                f"make timeouts.{' and timeouts.'.join(short)} longer, or write network.env: "
-                f'{{{name}: "..."}} with less than {min(waits.values())}',
+                f"{name} is {value}{', which is no limit' if is_endless else ' s'}, and the ranks "
+                f"give up after {' or '.join(said)} and {GROUP_MARGIN_S} s",
+                f'{"" if is_endless else longer}write network.env: {{{name}: "..."}} with less '
+                f"than {min(waits.values())}",
                 involves=tuple(("timeouts", phase) for phase in short),
             )
+
+
+def _hccl_wait_s(name: str, value: str) -> float:
+    """Seconds that HCCL waits by a variable; -inf where the value says none. A 0 of
+    HCCL_EXEC_TIMEOUT never ends on Atlas A2 and A3 (CANN, environment variable reference)."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
+        return -math.inf
+    wait_s = float(value)
+    return math.inf if name == "HCCL_EXEC_TIMEOUT" and wait_s == 0 else wait_s
 
 
 def _effective(spec: JobSpec, preset: Preset | None, name: str) -> tuple[KeyPath, str]:
@@ -211,7 +227,9 @@ def _preset_warnings(
 
 def _network(spec: JobSpec, preset: Preset | None, profile: ClusterProfile) -> NetworkPlan:
     """The plan as far as keys of the user's make it."""
-    return network_plan(spec, preset, spec.network.interface, is_local=profile.target == "local")
+    is_local = profile.target == "local"
+    interface = None if is_local else spec.network.interface
+    return network_plan(spec, preset, interface, is_local=is_local)
 
 
 def _own_warnings(
@@ -248,15 +266,18 @@ def _report_warnings(path: KeyPath, value: str, *, has_file: bool) -> Iterator[P
 
 def _unused_key_warnings(spec: JobSpec, profile: ClusterProfile) -> Iterator[Problem]:
     """Keys that mean nothing to the profile's target."""
+    network = spec.network
     path: KeyPath = ("network", "host_suffix")
     fix = "write it below clusters.NAME, for the clusters that it is for"
     if profile.target == "local":
         message = (
             "the simulated nodes of this machine have addresses of 127.0.0.0/8: it is not used"
         )
-        if spec.network.address_family == "ipv6":
+        if network.interface not in (None, "lo"):
+            yield Problem(("network", "interface"), message, fix)
+        if network.address_family == "ipv6":
             yield Problem(("network", "address_family"), message, fix)
-        if spec.network.host_suffix is not None:
+        if network.host_suffix is not None:
             yield Problem(path, message, fix)
-    elif profile.is_kubernetes and spec.network.host_suffix is not None:
+    elif profile.is_kubernetes and network.host_suffix is not None:
         yield Problem(path, "pods meet by names of the cluster's own: it is not used", fix)

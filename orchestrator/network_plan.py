@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.fabric_pods import with_fabric
+from orchestrator.fabric_pods import for_pods
 from orchestrator.spec.kubernetes_target import KUBERNETES_TARGETS
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def preset_of(spec: JobSpec, target: str) -> Preset | None:
     """Return the preset that network.fabric names, as it is for the job; None without one.
 
     Args:
-        target: what starts the job. Pods without the node's network do not get what names it.
+        target: what starts the job. Pods do not get what names what they have not of the node.
 
     Raises:
         UserError: there is no such preset.
@@ -122,13 +122,10 @@ def preset_of(spec: JobSpec, target: str) -> Preset | None:
     """
     if spec.network.fabric is None:
         return None
-    from orchestrator.fabrics import preset, without_node  # late: few jobs name one
+    from orchestrator.fabrics import preset  # late: few jobs name one
 
     found = preset(spec.network.fabric)
-    is_pod = target in KUBERNETES_TARGETS
-    if is_pod and not with_fabric(spec.kubernetes, found.kubernetes).host_network:
-        return without_node(found)
-    return found
+    return for_pods(found, spec.kubernetes) if target in KUBERNETES_TARGETS else found
 
 
 def backend_of(spec: JobSpec, preset: Preset | None) -> str:

@@ -83,6 +83,9 @@ class Progress:
         self.tokens_per_s = _or(_number(entry, "tokens_per_s"), self.tokens_per_s)
         self.step_s = _or(_number(entry, "step_s"), self.step_s)
 
+    def _skipped(self, entry: Entry) -> None:
+        self.step = _or(_count(entry, "step"), self.step)
+
     def _validation(self, entry: Entry) -> None:
         self.last_validation = _validation_of(entry)
         self.first_validation = self.first_validation or self.last_validation
@@ -94,6 +97,7 @@ class Progress:
 _EVENTS = {
     "start": Progress._start,
     "step": Progress._step,
+    "skipped": Progress._skipped,
     "validation": Progress._validation,
     "sample": Progress._sample,
 }

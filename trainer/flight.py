@@ -109,7 +109,7 @@ class Flight:
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, but no longer than this, and so without the watchdog's limit."""
         until = monotonic() + timeout_s
-        while self._thread is not None and self._thread.is_alive() and monotonic() < until:
+        while self._thread is not None and self._goes_on and monotonic() < until:
             self._thread.join(min(BEAT_S, until - monotonic()))
             phase.beat()
 
@@ -122,13 +122,30 @@ class Flight:
             self.join(SAVE_GRACE_S)  # the rank that it waits for has ended by then, and said why
         if self._thread is not None:
             self.blocked_s += perf_counter() - began
-        if self.published:
-            self.join(self._peers.timeout_s)  # old ones are being removed, which has time
-        if self._thread is not None and self._thread.is_alive():
+        if self.published and self._goes_on:
+            self._wait_for_removal()
+        if self._goes_on:
             what = "the other ranks do" if self._peers.waiting else "the disk does"
             raise TookTooLong(self._late(f"{self._peers.me}: {what} not answer"))
         if self._error is not None:
             raise self._error
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _wait_for_removal(self) -> None:
+        """Old ones are being removed, which has as long again."""
+        before = phase.current
+        phase.follow("prune", self.step)
+        self.join(self._peers.timeout_s)
+        if self._goes_on:
+            raise TookTooLong(
+                f"checkpoint {self.draft.final} is whole, and old checkpoints were not removed"
+                f" within timeouts.checkpoint ({self._peers.timeout_s:g} s; raise it if the disk is"
+                f" only slow): {self._peers.me}: the disk does not answer"
+            )
+        phase.follow(*before)
 
     def _run(self) -> None:
         try:

@@ -190,8 +190,7 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         """By the number of steps, which needs no agreement."""
-        step = self.progress.step
-        every = self.config.checkpoint.every_steps
+        step, every = self.progress.step, self.config.checkpoint.every_steps
         return step == self.config.steps or (every is not None and step % every == 0)
 
     def _end_interval(self) -> bool:
@@ -223,8 +222,7 @@ class Trainer:
         phase.enter("evaluation", progress.step)
         self.wait_for("evaluation")
         began = perf_counter()
-        totals = self._validation_totals()
-        loss_sum, num_tokens, num_stopping = totals.tolist()
+        loss_sum, num_tokens, num_stopping = self._validation_totals().tolist()
         self.clock.evaluation_s += perf_counter() - began
         if num_stopping:
             return False
@@ -253,20 +251,20 @@ class Trainer:
     def _make_saver(self) -> Saver:
         layout = self.config.checkpoint.format
         stage = Staging(self.parallel, self.optimizer, self.settings, self.peers, layout)
-        broken = [error.path for error in self.broken]
         return Saver(
-            self.config, self.contract, self.peers, stage, self.metrics.event, broken,
-            self.progress.step,
+            self.config, self.contract, self.peers, stage, self.metrics.event,
+            [error.path for error in self.broken], self.progress.step,
         )  # fmt: skip
 
     def _save(self, final: bool) -> None:
         """Save the state of this step; see Saver.save."""
-        self._report()
+        self._report()  # it waits for the steps that it tells of, and so for as long as they may
         if final:
             self._traffic.end(self.progress.step, self.device)
+        phase.enter("save", self.progress.step)
+        self.wait_for("save")
         self._batches.sync()
         self.ledger.book(self.progress.step, self.clock, at_once=True)
-        self.wait_for("save")
         began = perf_counter()
         self.saver.save(self.progress, final=final)
         blocked_s = perf_counter() - began

@@ -30,9 +30,7 @@ listeners: list[Listener] = []
 
 def enter(name: str, step: int) -> None:
     """Make `name` the current phase and tell every listener, in the order of their adding."""
-    global current, beats
-    current = Phase(name, step)
-    beats += 1
+    follow(name, step)
     tell(name, step)
 
 
@@ -40,6 +38,13 @@ def tell(name: str, step: int) -> None:
     """Tell every listener of a phase of another thread; the current phase stays the main one's."""
     for listener in listeners:
         listener(name, step)
+
+
+def follow(name: str, step: int) -> None:
+    """Make `name` the current phase, whose listeners another thread has told: this one waits."""
+    global current, beats
+    current = Phase(name, step)
+    beats += 1
 
 
 def beat() -> None:

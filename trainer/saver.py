@@ -66,10 +66,10 @@ class Saver:
     def save(self, progress: Progress, *, final: bool) -> None:
         """Save the state of now; it is on disk when this returns, unless asynchronous is set.
 
-        final: the training ends here, so it is written at once. Waits for the one before, if that
+        final: the training ends here, so it is written at once. The phase is that of a save, also
+        for the wait: it is for a checkpoint. Waits for the one before, if that
         is on its way, and raises what finish() raises.
         """
-        phase.enter("save", progress.step)  # also for the wait: it is for a checkpoint
         self.finish()
         if progress.step == self._saved_step:
             return

@@ -18,7 +18,15 @@ from orchestrator.backends.kubernetes_kinds import Target
 from orchestrator.backends.kubernetes_logs import RunLogs
 from orchestrator.backends.kubernetes_reader import reader_pod
 from orchestrator.backends.remote import SshRunStore
-from orchestrator.backends.runstore import READ_LIMIT_BYTES, FileFacts, RunStore, inside
+from orchestrator.backends.runstore import (
+    FILE,
+    FOLDER,
+    MISSING,
+    READ_LIMIT_BYTES,
+    FileFacts,
+    RunStore,
+    inside,
+)
 from orchestrator.errors import BackendError
 
 # So much of what was read last tells, in another copy of the file, where that was.
@@ -101,6 +109,12 @@ class PodRunStore:
 
         return self._either(lambda: list(self._volume.ends(paths, limit_bytes)), kept)
 
+    def kinds(self, paths: Sequence[str]) -> Sequence[str]:
+        def kept() -> list[str]:
+            return [self._kept_kind(str(inside(path))) for path in paths]
+
+        return self._either(lambda: list(self._volume.kinds(paths)), kept)
+
     def sha256(self, paths: Sequence[str]) -> Sequence[str]:
         return self._entered(lambda: self._volume.sha256(paths))
 
@@ -150,6 +164,11 @@ class PodRunStore:
         if data is None:
             raise BackendError(f"{self.root / path}: {self._out_of_reach('no pod runs')}")
         return data
+
+    def _kept_kind(self, path: str) -> str:
+        if self._kept.file(path) is not None:
+            return FILE
+        return FOLDER if below(self._kept.files(), path) else MISSING
 
     def _either(self, on_volume: Callable[[], T], from_logs: Callable[[], T]) -> T:
         try:

@@ -37,7 +37,13 @@ for name in * .[!.]* ..?*; do
 done
 """
 # FILE LIMIT
-READ = 'head -c "$2" "$1"'
+READ = """
+if [ -e "$1" ] && [ ! -f "$1" ] && [ ! -d "$1" ]; then
+  echo "$1: neither a file nor a folder" >&2
+  exit 1
+fi
+head -c "$2" "$1"
+"""
 # FILE START LIMIT, where START counts from 1.
 TAIL = """
 [ -f "$1" ] || exit 0
@@ -50,6 +56,28 @@ shift 2
 for file do
   if [ -f "$file" ]; then tail -c "$limit" "$file" 2>/dev/null; fi
   printf %s "$mark"
+done
+"""
+# FOLDER FILE... -> what each is, as RunStore.kinds says it; a line each.
+KINDS = f"""
+root=$(cd -P -- "$1" 2>/dev/null && pwd)
+shift
+for file do
+  if [ ! -e "$file" ]; then
+    if [ -L "$file" ]; then echo "{runstore.BROKEN}"; else echo "{runstore.MISSING}"; fi
+    continue
+  fi
+  # Only a link is worth a program of its own.
+  if [ -L "$file" ]; then real=$(readlink -f -- "$file")
+  else real=$(cd -P -- "${{file%/*}}" 2>/dev/null && pwd)/; fi
+  case $real in
+    "$root" | "${{root%/}}"/*) ;;
+    *) echo "{runstore.OUTSIDE}"; continue ;;
+  esac
+  if [ ! -f "$file" ] && [ ! -d "$file" ]; then echo "{runstore.OTHER}"
+  elif [ ! -r "$file" ]; then echo "{runstore.REFUSED}"
+  elif [ -f "$file" ]; then echo "{runstore.FILE}"
+  else echo "{runstore.FOLDER}"; fi
 done
 """
 # FOLDER -> size, time and path of each file below it, each with a NUL after it.
@@ -198,6 +226,10 @@ class SshRunStore:
 
     def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
         return _ends(self.connection, [self._path(path) for path in paths], limit_bytes)
+
+    def kinds(self, paths: Sequence[str]) -> Sequence[str]:
+        where = [self._path(path) for path in paths]
+        return decoded(checked(self.connection, KINDS, self.root, *where).raw).splitlines()
 
     def sha256(self, paths: Sequence[str]) -> Sequence[str]:
         where = [self._path(path) for path in paths]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +16,11 @@ from typing import Protocol, runtime_checkable
 from orchestrator.errors import BackendError
 
 READ_LIMIT_BYTES = 16 * 1024 * 1024
+FILE, FOLDER, MISSING = "file", "folder", "missing"
+OUTSIDE = "a link that leads out of the run folder"
+BROKEN = "a link that leads nowhere"
+OTHER = "neither a file nor a folder"
+REFUSED = "not allowed to be read"
 HASH_BLOCK_BYTES = 1 << 20
 
 
@@ -53,6 +60,10 @@ class RunStore(Protocol):
 
     def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
         """The last bytes of many files at once; b"" for each that cannot be read."""
+        ...
+
+    def kinds(self, paths: Sequence[str]) -> Sequence[str]:
+        """What each path is: FILE, FOLDER, MISSING, or a reason not to read it, in words."""
         ...
 
     def sha256(self, paths: Sequence[str]) -> Sequence[str]:
@@ -142,7 +153,7 @@ class LocalRunStore:
     def read(self, path: str) -> bytes:
         where = self._path(path)
         try:
-            with where.open("rb") as file:
+            with open(where, "rb", opener=at_once) as file:
                 data = file.read(READ_LIMIT_BYTES + 1)
         except OSError as error:
             raise BackendError(f"{where}: {error.strerror}") from None
@@ -152,7 +163,7 @@ class LocalRunStore:
 
     def tail(self, path: str, offset: int) -> bytes:
         try:
-            with self._path(path).open("rb") as file:
+            with open(self._path(path), "rb", opener=at_once) as file:
                 file.seek(offset)
                 return file.read(READ_LIMIT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -184,6 +195,9 @@ class LocalRunStore:
 
     def ends(self, paths: Sequence[str], limit_bytes: int) -> Sequence[bytes]:
         return [end_of(self._path(path), limit_bytes) for path in paths]
+
+    def kinds(self, paths: Sequence[str]) -> Sequence[str]:
+        return [kind_of(self.root, self._path(path)) for path in paths]
 
     def sha256(self, paths: Sequence[str]) -> Sequence[str]:
         return [_sha256(self._path(path)) for path in paths]
@@ -226,12 +240,40 @@ def _sha256(path: Path) -> str:
 def end_of(path: PurePath, limit_bytes: int) -> bytes:
     """The last bytes of a file; b"" if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, size_bytes - limit_bytes))
             return file.read(limit_bytes)
     except OSError:
         return b""
+
+
+def at_once(path: str, flags: int) -> int:
+    """For open(): a pipe that nobody writes to is refused, as all else that is no file, in place
+    of a wait for ever. Raises OSError; for a folder that is left to open()."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, OTHER, str(path))
+
+
+def kind_of(root: Path, path: Path) -> str:
+    """What a path below the run folder `root` is, as RunStore.kinds says it."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return BROKEN if path.is_symlink() else MISSING
+    except OSError as error:
+        return BROKEN if error.errno == errno.ELOOP else REFUSED
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        return OUTSIDE
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return OTHER
+    if not os.access(path, os.R_OK):
+        return REFUSED
+    return FILE if stat.S_ISREG(mode) else FOLDER
 
 
 def inside(path: str) -> PurePosixPath:

@@ -26,7 +26,7 @@ def say_doubts(job: ResolvedJob, profile: ClusterProfile) -> tuple[Fault, ...]:
     for note in target_notes(job.spec, profile):
         click.echo(printable(f"note: {note}"), err=True)
     found = check_network(job, profile)
-    warnings = (*found.warnings, *map(job.fault, nesting_doubts(job.spec)))
+    warnings = (*found.warnings, *map(job.fault, nesting_doubts(job.spec, profile.target)))
     for warning in warnings:
         click.echo(warning.as_warning(), err=True)
     if found.faults:

@@ -18,7 +18,7 @@ def draw(file: Path, num_bars: int, fill: Callable[[Any], None]) -> None:
 
     Raises UserError: another kind of file, no matplotlib, nothing or too much to draw, no folder.
     """
-    if file.suffix not in FORMATS:
+    if file.suffix.lower() not in FORMATS:
         raise UserError(f"--plot: {file}: write a name that ends with .png or .svg")
     if not 0 < num_bars <= MOST_BARS:
         raise UserError(f"--plot: {num_bars} bars to draw; from 1 to {MOST_BARS} are possible")
@@ -29,7 +29,7 @@ def draw(file: Path, num_bars: int, fill: Callable[[Any], None]) -> None:
         figure = Figure(figsize=(max(7.0, 1.0 + 0.6 * num_bars), 8), layout="constrained")
         fill(figure)
         try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+            figure.savefig(file, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
         except OSError as error:
             raise UserError(f"--plot: {file}: cannot write ({error.strerror})") from None
 

@@ -68,6 +68,8 @@ def _described(found: Preset) -> list[str]:
         lines.append(f"      source: {setting.source}")
         if setting.of_node:
             lines.append("      not in pods without the node's network (kubernetes.host_network)")
+        if setting.node_file:
+            lines.append("      not in pods without a volume that has the file")
     if found.script is not None:
         lines += [f"  source {found.script.path}", f"      {found.script.why}"]
     lines += [f"  {path} in front of LD_LIBRARY_PATH" for path in found.library_path]
@@ -84,6 +86,7 @@ def _pods(pods: Pods | None) -> list[str]:
         return []
     lines = ["IPC_LOCK (kubernetes.rdma)"] if pods.rdma else []
     lines += ["the node's network (kubernetes.host_network)"] if pods.host_network else []
+    lines += [f"GPUs as {pods.gpu_resource} (gpu_resource)"] if pods.gpu_resource else []
     lines += [f"{name}: {count} (extra_resources)" for name, count in pods.extra_resources.items()]
     for name, folder in pods.volumes.items():
         where = f" at {pods.mounts[name]}" if name in pods.mounts else ""
@@ -91,7 +94,7 @@ def _pods(pods: Pods | None) -> list[str]:
     for sidecar in pods.sidecars:
         rights = f" with {', '.join(sidecar.capabilities)}" if sidecar.capabilities else ""
         lines.append(f"container {sidecar.name}{rights} (kubernetes.sidecars)")
-    return lines
+    return [*lines, pods.by_site] if pods.by_site else lines
 
 
 def _since(setting: Setting) -> str:

@@ -51,6 +51,17 @@ class Follower:
             yield rest
 
 
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a file, read anew each time they are gone through, a part at once."""
+
+    store: RunStore
+    path: str
+
+    def __iter__(self) -> Iterator[bytes]:
+        return Follower(self.store, self.path).last()
+
+
 def _pieces(line: bytes) -> list[bytes]:
     """The line in pieces of at most 1 MiB; one empty piece for an empty line."""
     starts = range(0, max(1, len(line)), LINE_LIMIT_BYTES)

@@ -10,20 +10,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import contract
-from orchestrator.cli.common import os_error_words
-from orchestrator.cli.follow import Follower
-from orchestrator.errors import BackendError, OrchestrateError
+from orchestrator.backends.base import State
+from orchestrator.backends.record import RECORD_FILE
+from orchestrator.backends.sweeps import CANCEL_FILE
+from orchestrator.cli.reading import SMALL_BYTES, Reading
+from orchestrator.errors import OrchestrateError
 from orchestrator.goodput import intervals, read_goodput
-from orchestrator.report.clean import secret_values, without_secrets
+from orchestrator.report.clean import Mask, secret_values, tidy
 from orchestrator.report.files import Attempt, Run, parsed
-from orchestrator.report.told import Told
+from orchestrator.report.times import Times
+from orchestrator.report.told import Told, count
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Handle
     from orchestrator.backends.runstore import RunStore
     from orchestrator.profiles import ClusterProfile
 
-SMALL_BYTES = 256 * 1024  # of a file that tells of an attempt
 MAX_ATTEMPTS = 2000  # the newest
 MAX_RENDERED = 40
 MAX_ERRORS = 64
@@ -33,63 +35,87 @@ _EXPORT = re.compile(r"(?m)^\s*export ([A-Za-z_]\w*)=(.*)$")
 
 
 def read_run(handle: Handle, store: RunStore, profile: ClusterProfile, whole: RunStore) -> Run:
-    """All that a page shows of a run. What cannot be read is left out, and said.
+    """All that a page shows of a run, without secrets. What cannot be read is left out, and said.
 
     Args:
         whole: the run folder with the job file: that of its sweep for an element, else the same.
 
     Raises BackendError or OSError if the folder itself cannot be reached.
     """
-    names, left_out = store.list(), list[str]()
-    job = _end(whole, contract.JOB_FILE).decode(errors="replace")
-    rendered = _rendered(store)
-    secrets = _secrets(job, rendered)
-    ledger = store.tail(contract.LEDGER_FILE, 0).splitlines()
+    names, own, above = store.list(), Reading(store), Reading(whole)
+    record = _facts(own, RECORD_FILE)
+    job = above.end(contract.JOB_FILE).decode(errors="replace")
+    rendered = _rendered(own)
+    receipt = _facts(own, contract.RECEIPT_FILE)
+    plan = _facts(own, contract.PLAN_FILE) or _facts(above, contract.PLAN_FILE)
+    trainer = parsed(rendered.get("trainer.json", ""))
+    spec, has_defaults = _spec(job, profile)
+    mask = Mask(frozenset(_secrets(job, rendered, receipt, plan, spec)))
+    num_attempts, attempts = _attempts(own, record)
+    told = Told()
+    for line in own.lines(contract.METRICS_FILE):
+        told.feed(line)
+    ledger = own.lines(contract.LEDGER_FILE)
     return Run(
         name=handle.run,
-        told=_told(store, left_out),
-        job=without_secrets(job, secrets),
-        rendered={name: without_secrets(text, secrets) for name, text in rendered.items()},
-        environment=_environment(rendered, secrets),
-        receipt=parsed(_end(store, contract.RECEIPT_FILE)),
-        trainer=parsed(rendered.get("trainer.json", "")),
-        spec=_spec(job, profile),
-        plan=parsed(_end(store, contract.PLAN_FILE)) or parsed(_end(whole, contract.PLAN_FILE)),
-        versions=_versions(store),
-        attempts=_attempts(store),
-        intervals=tuple(intervals(ledger)),
+        told=told,
+        mask=mask,
+        job=mask(job),
+        rendered={name: mask(text) for name, text in rendered.items()},
+        environment=_environment(rendered, mask),
+        receipt=mask.data(receipt),
+        trainer=mask.data(trainer),
+        spec=mask.data(spec),
+        has_defaults=has_defaults,
+        plan=mask.data(plan),
+        versions=_versions(own),
+        attempts=attempts,
+        num_attempts=num_attempts,
+        times=Times.read(intervals(ledger)),
         goodput=read_goodput(ledger),
         is_done=contract.DONE_FILE in names,
-        is_cancelled="cancel" in names,
-        left_out=tuple(left_out),
+        is_cancelled=_is_cancelled(own, record, receipt),
+        left_out=_left_out(own, above),
     )
 
 
-def _told(store: RunStore, left_out: list[str]) -> Told:
-    """The metrics, read line by line; as far as they can be read."""
-    told = Told()
-    follower = Follower(store, contract.METRICS_FILE)
-    try:
-        for line in follower.last():
-            told.feed(line)
-    except (OSError, BackendError) as error:  # the rest of the folder is shown all the same
-        words = os_error_words(error) if isinstance(error, OSError) else str(error)
-        left_out.append(f"{contract.METRICS_FILE}: {words}")
-    return told
+def _facts(reading: Reading, path: str) -> dict[str, Any]:
+    """The object in a file; an empty one where there is none."""
+    data = reading.end(path)
+    found = parsed(data)
+    if data and not found:
+        reading.left_out[path] = "no JSON object with anything in it"
+    return found
 
 
-def _attempts(store: RunStore) -> tuple[Attempt, ...]:
-    """The newest attempts, by number, with what their files say: one question for all files."""
-    names = store.list(contract.ATTEMPTS_DIR)
-    numbers = sorted(int(n) for n in names if re.fullmatch("[1-9][0-9]{0,8}", n))[-MAX_ATTEMPTS:]
+def _left_out(own: Reading, above: Reading) -> tuple[str, ...]:
+    notes = {**above.left_out, **own.left_out}
+    return tuple(f"{path}: {notes[path]}" for path in sorted(notes))
+
+
+def _is_cancelled(own: Reading, record: Mapping[str, Any], receipt: Mapping[str, Any]) -> bool:
+    """By what `status` goes by too: the supervisor's record, and with Slurm the id of the job that
+    was cancelled."""
+    if record.get("state") == State.CANCELLED.value:
+        return True
+    ids = receipt.get("ids")
+    job = ids.get("job") if isinstance(ids, dict) else None
+    return bool(job) and own.end(CANCEL_FILE).decode(errors="replace").strip() == str(job)
+
+
+def _attempts(own: Reading, record: Mapping[str, Any]) -> tuple[int, tuple[Attempt, ...]]:
+    """How many attempts there are; the newest by number, with what their files say."""
+    names = own.names(contract.ATTEMPTS_DIR)
+    known = sorted(int(n) for n in names if re.fullmatch("[1-9][0-9]{0,8}", n))
+    numbers = known[-MAX_ATTEMPTS:]
     paths = [f"{contract.ATTEMPTS_DIR}/{n}/{name}" for n in numbers for name in ATTEMPT_FILES]
-    files = [parsed(data) for data in store.ends(paths, SMALL_BYTES)] if paths else []
+    files = [parsed(data) for data in own.ends(paths)]
     rows = zip(numbers, *(files[k :: len(ATTEMPT_FILES)] for k in range(4)), strict=True)
-    found = [Attempt(number, *own) for number, *own in rows]
+    found = [Attempt(number, *files) for number, *files in rows]
     if found:
-        errors = () if found[-1].end else _errors(store, found[-1].number)
+        errors = () if found[-1].end else _errors(own, found[-1].number)
         found[-1] = replace(found[-1], errors=errors, is_newest=True)
-    return tuple(_as_supervised(found, parsed(_end(store, "supervisor.json"))))
+    return len(known), tuple(_as_supervised(found, record))
 
 
 def _as_supervised(attempts: list[Attempt], record: Mapping[str, Any]) -> Iterator[Attempt]:
@@ -98,31 +124,30 @@ def _as_supervised(attempts: list[Attempt], record: Mapping[str, Any]) -> Iterat
     entries = (
         [entry for entry in ended if isinstance(entry, dict)] if isinstance(ended, list) else []
     )
-    known = {entry.get("attempt"): entry for entry in entries}
+    known = {count(entry, "attempt"): entry for entry in entries}
     for attempt in attempts:
         yield attempt if attempt.end else replace(attempt, end=known.get(attempt.number, {}))
 
 
-def _errors(store: RunStore, attempt: int) -> tuple[Mapping[str, Any], ...]:
+def _errors(own: Reading, attempt: int) -> tuple[Mapping[str, Any], ...]:
     """What ranks of an attempt have reported."""
     folder = f"{contract.ATTEMPTS_DIR}/{attempt}/{contract.ERRORS_DIR}"
-    names = [name for name in store.list(folder) if re.fullmatch(r"rank-\d+\.json", name)]
+    names = [name for name in own.names(folder) if re.fullmatch(r"rank-\d+\.json", name)]
     paths = [f"{folder}/{name}" for name in names[:MAX_ERRORS]]
-    reports = map(parsed, store.ends(paths, SMALL_BYTES) if paths else [])
+    reports = map(parsed, own.ends(paths))
     return tuple(report for report in reports if report)
 
 
-def _rendered(store: RunStore) -> dict[str, str]:
+def _rendered(own: Reading) -> dict[str, str]:
     """The rendered files, but for node.py, which is the same everywhere."""
-    names = [name for name in store.list(contract.RENDERED_DIR) if name != "node.py"]
+    names = [name for name in own.names(contract.RENDERED_DIR) if name != "node.py"]
     names = names[:MAX_RENDERED]
     paths = [f"{contract.RENDERED_DIR}/{name}" for name in names]
-    files = store.ends(paths, SMALL_BYTES) if paths else []
-    texts = (data.decode(errors="replace") for data in files)
+    texts = (data.decode(errors="replace") for data in own.ends(paths))
     return {name: text for name, text in zip(names, texts, strict=True) if text}
 
 
-def _environment(rendered: Mapping[str, str], secrets: list[str]) -> dict[str, str]:
+def _environment(rendered: Mapping[str, str], mask: Mask) -> dict[str, str]:
     """The variables that rendered scripts and manifests set, by name."""
     found: dict[str, str] = {}
     for name, text in rendered.items():
@@ -131,7 +156,7 @@ def _environment(rendered: Mapping[str, str], secrets: list[str]) -> dict[str, s
                 found[match[1]] = _unquoted(match[2])
         elif name.endswith(".yaml"):
             found.update(_variables(_data(text)))
-    clean = (without_secrets(f"{name}={value}", secrets) for name, value in found.items())
+    clean = (mask(f"{name}={value}") for name, value in found.items())
     parts = (line.partition("=") for line in clean)
     return {name: value for name, _, value in sorted(parts)}
 
@@ -156,14 +181,15 @@ def _variables(data: Any) -> Iterator[tuple[str, str]]:
             yield from _variables(below)
 
 
-def _secrets(job: str, rendered: Mapping[str, str]) -> list[str]:
-    """All values in the job file and in what was rendered that nobody should read."""
-    texts = {"job.yaml": job, **rendered}
-    found: list[str] = []
-    for name, text in texts.items():
+def _secrets(job: str, rendered: Mapping[str, str], *read: Mapping[str, Any]) -> Iterator[str]:
+    """All values in the job file, in what was rendered and in what was read that nobody should
+    read."""
+    for name, text in {"job.yaml": job, **rendered}.items():
         if name.endswith((".yaml", ".json")):
-            found += secret_values(_data(text))
-    return found
+            yield from secret_values(_data(text))
+        yield from secret_values(text)
+    for data in read:
+        yield from secret_values(data)
 
 
 def _data(text: str) -> Any:
@@ -171,38 +197,35 @@ def _data(text: str) -> Any:
     from orchestrator.source import parse_document
 
     try:
-        return json.loads(text)
+        return tidy(json.loads(text))
     except (ValueError, RecursionError):
         pass
     try:
-        return parse_document(text.encode(errors="replace"), "file").data
-    except OrchestrateError:
+        return tidy(parse_document(text.encode(errors="replace"), "file").data)
+    except (OrchestrateError, RecursionError):
         return {}
 
 
-def _spec(job: str, profile: ClusterProfile) -> dict[str, Any]:
-    """The job file with its defaults; as it stands where this version cannot read it."""
+def _spec(job: str, profile: ClusterProfile) -> tuple[dict[str, Any], bool]:
+    """The job file with its defaults, and True; as it stands where this version cannot read it."""
     from orchestrator.source import parse_document
     from orchestrator.spec import resolve_job
 
     try:
         document = parse_document(job.encode(errors="replace"), contract.JOB_FILE)
     except OrchestrateError:
-        return {}
+        return {}, False
     try:
-        return resolve_job(document, profile, []).spec.model_dump(mode="json", by_alias=True)
+        spec = resolve_job(document, profile, []).spec
     except OrchestrateError:
-        return dict(document.data)
+        return dict(tidy(document.data)), False
+    return spec.model_dump(mode="json", by_alias=True), True
 
 
-def _versions(store: RunStore) -> dict[str, str]:
+def _versions(own: Reading) -> dict[str, str]:
     """Of the programs that wrote the newest checkpoint, by its manifest."""
-    saved = [n for n in store.list(contract.CHECKPOINTS_DIR) if n.startswith("step-")]
+    saved = [n for n in own.names(contract.CHECKPOINTS_DIR) if n.startswith("step-")]
     manifests = [f"{contract.CHECKPOINTS_DIR}/{name}/manifest.json" for name in saved[-3:]]
-    found = map(parsed, store.ends(manifests, 16 * SMALL_BYTES) if manifests else [])
+    found = map(parsed, own.ends(manifests, 16 * SMALL_BYTES))
     versions = [m["versions"] for m in found if isinstance(m.get("versions"), dict)]
     return {str(k): str(v) for k, v in versions[-1].items()} if versions else {}
-
-
-def _end(store: RunStore, path: str) -> bytes:
-    return store.ends([path], SMALL_BYTES)[0]

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from orchestrator.estimate.advice import Advice
     from orchestrator.estimate.figures import Estimate
     from orchestrator.estimate.grid import Cell
+    from orchestrator.estimate.lines import Change
     from orchestrator.estimate.search import Question
+    from orchestrator.estimate.setting import Setting
+    from orchestrator.spec import ResolvedJob
 
 # What advice may not change by itself; it says what other numbers of nodes would do.
 KEPT = frozenset({"num_nodes", "context"})
@@ -38,7 +41,16 @@ class Planned:
     question: Question
     estimate: Estimate
     advice: Advice
-    chosen: tuple[str, ...]
+    resolved: ResolvedJob
+
+    def change(self, setting: Setting) -> Change:
+        """What to do to the job file for a setting; nothing where `auto` takes it by itself."""
+        from orchestrator.estimate.lines import Change, changes
+
+        written = self.resolved.written
+        if written is not None and setting == self.question.setting:
+            return Change({}, ())
+        return changes(written or self.resolved.spec, setting)
 
 
 @click.command(name="plan")
@@ -50,7 +62,8 @@ class Planned:
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path, dir_okay=False),
               metavar="FILE", help="Draw memory and traffic of what is compared (.png or .svg); "
               "without --compare of all strategies.")  # fmt: skip
-@click.option("--check", is_flag=True, help="Exit with 1 if the job does not fit.")
+@click.option("--check", is_flag=True, help="Exit with 1 if the job does not fit, or "
+              "if nothing can be said to fit.")  # fmt: skip
 @set_option
 @json_option
 def command(
@@ -88,19 +101,20 @@ def command(
         print_json(_answer(planned, cells if axes else []))
     else:
         _print(loaded, planned, cells if axes else [])
-    if check and planned.estimate.fits is False:
+    if check and planned.estimate.fits is None:
+        say(f"--check: nothing was checked. {planned.advice.reason}", err=True)
+    if check and not planned.estimate.fits:
         raise click.exceptions.Exit(1)
 
 
 def _planned(loaded: Loaded, job: Path) -> Planned:
     from orchestrator.estimate.advice import advise
     from orchestrator.estimate.auto import question_of
-    from orchestrator.estimate.whole import estimate
 
     resolved = loaded.resolved
     question = question_of(resolved.spec, loaded.profile, job, KEPT)
-    one = estimate(question.setting, question.outline, question.hardware)
-    return Planned(question, one, advise(question), resolved.chosen)
+    one = question.estimate(question.setting)
+    return Planned(question, one, advise(question), resolved)
 
 
 def _cells(
@@ -110,17 +124,17 @@ def _cells(
 
     if axes is None and plot_file is None:
         return []
-    wanted = axes or "strategy=ddp,shard_grad_op,full_shard,hybrid_shard"
+    wanted = "strategy=ddp,shard_grad_op,full_shard,hybrid_shard" if axes is None else axes
     return cells(loaded.resolved.spec, planned.question, parse_axes(wanted))
 
 
 def _answer(planned: Planned, cells: list[Cell]) -> dict[str, Any]:
     from orchestrator.estimate.answers import advice_answer, plan_answer
 
-    setting, hardware = planned.question.setting, planned.question.hardware
+    hardware = planned.question.hardware
     answer = plan_answer(planned.estimate, hardware)
-    answer["advice"] = advice_answer(planned.advice, setting, hardware)
-    answer["chosen"] = list(planned.chosen)
+    answer["advice"] = advice_answer(planned.advice, planned.change, hardware)
+    answer["chosen"] = list(planned.resolved.chosen)
     if cells:
         answer["compared"] = [
             {

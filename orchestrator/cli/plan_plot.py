@@ -31,8 +31,8 @@ def plot(cells: Sequence[Cell], hardware: Hardware, file: Path) -> None:
 
 
 def _label(cell: Cell) -> str:
-    values = [str(value).lower() for value in cell.values.values()]
-    names = list(cell.values)
+    names = [name for name, value in cell.values.items() if value is not None]
+    values = [str(cell.values[name]).lower() for name in names]
     return ", ".join(
         value if name == "strategy" else f"{name} {value}"
         for name, value in zip(names, values, strict=True)

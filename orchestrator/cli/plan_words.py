@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.table import aligned
-from orchestrator.estimate.lines import changes, yaml_lines
+from orchestrator.estimate.lines import yaml_lines
 from orchestrator.estimate.reason import gb, gib, seconds, shape_words
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.cli.plan import Planned
-    from orchestrator.estimate.advice import Advice
     from orchestrator.estimate.figures import Estimate, Pace
     from orchestrator.estimate.grid import Cell
-    from orchestrator.estimate.hardware import Hardware
-    from orchestrator.estimate.setting import Setting
     from orchestrator.spec import JobSpec
 
 LINES = {
@@ -33,6 +30,8 @@ LINES = {
 }
 LIMITS = {
     "compute": "computation",
+    "host": "the host, which starts each sharded unit",
+    "copies": "copies between the CPU's memory and the device",
     "inside": "the links inside a node",
     "between": "the network between nodes",
 }
@@ -41,13 +40,13 @@ SWEEP = "the sweep's elements: the figures are of the job without it"
 
 def plan_text(spec: JobSpec, planned: Planned) -> str:
     """Return all sections, each behind a line of its own."""
-    one, hardware = planned.estimate, planned.question.hardware
+    one = planned.estimate
     blocks = [
         [_head(spec, planned)],
-        ["MEMORY of the fullest rank, " + _moment(one), *_memory(one, hardware)],
+        ["MEMORY of the fullest rank, " + _moment(one), *_memory(planned)],
         ["TRAFFIC of a rank in one step", *_traffic(one)],
         ["TIME", *_time(planned, spec)],
-        ["ADVICE", *_advice(planned.advice, one)],
+        ["ADVICE", *_advice(planned)],
     ]
     left_out = [*one.left_out, *([SWEEP] if spec.sweep else [])]
     if left_out:
@@ -72,21 +71,26 @@ def _moment(one: Estimate) -> str:
     return f"at its peak {words.get(one.memory.at, f'in the {one.memory.at} pass')}"
 
 
-def _memory(one: Estimate, hardware: Hardware) -> Iterator[str]:
+def _memory(planned: Planned) -> Iterator[str]:
+    one = planned.estimate
     rows = [(LINES[name], gib(size)) for name, size in one.memory.lines.items() if size]
-    rows.append(("all", f"{gib(one.memory.total)}{_verdict(one, hardware)}"))
+    rows.append(("all", f"{gib(one.memory.total)}{_verdict(planned)}"))
     if one.memory.host:
         rows.append(("on the CPU, for each rank", gib(one.memory.host)))
     yield from _indented(rows)
 
 
-def _verdict(one: Estimate, hardware: Hardware) -> str:
-    if hardware.memory_bytes is None:
+def _verdict(planned: Planned) -> str:
+    one, question = planned.estimate, planned.question
+    if question.hardware.memory_bytes is None:
         return ""
     from orchestrator.estimate.whole import FITS
 
-    verdict = "fits" if one.fits else "does NOT fit"
-    return f" of {gib(hardware.memory_bytes)}: {verdict} ({FITS:.0%} are counted on)"
+    obstacle = question.obstacle(one.setting)
+    verdict = f"does NOT fit: needs {obstacle}" if obstacle else "fits"
+    if obstacle == gib(one.memory.total):
+        verdict = "does NOT fit"
+    return f" of {gib(question.hardware.memory_bytes)}: {verdict} ({FITS:.0%} are counted on)"
 
 
 def _traffic(one: Estimate) -> Iterator[str]:
@@ -131,6 +135,12 @@ def _time(planned: Planned, spec: JobSpec) -> Iterator[str]:
 def _missing(planned: Planned) -> Iterator[str]:
     """What the time needs, and the key that gives it."""
     one, hardware = planned.estimate, planned.question.hardware
+    if one.setting.strategy == "dp":
+        yield (
+            "the copies of dp between its GPUs, which are not reckoned: `strategy: ddp` does the "
+            "same with a process for each GPU"
+        )
+        return
     if hardware.peak.get(one.setting.precision) is None:
         yield (
             f"the card's speed in {one.setting.precision}: resources.gpu_type in the job file, or "
@@ -164,10 +174,11 @@ def _cost(pace: Pace) -> str:
     return "" if pace.cost is None else f", {pace.cost:,.2f} by price_per_gpu_hour"
 
 
-def _advice(advice: Advice, wanted: Estimate) -> Iterator[str]:
+def _advice(planned: Planned) -> Iterator[str]:
+    advice = planned.advice
     yield f"  {advice.reason}"
     if advice.best is not None:
-        yield from _best(advice.best, wanted.setting)
+        yield from _best(advice.best, planned)
     if advice.runner_up is not None:
         yield f"  next best: {_figures(advice.runner_up)}"
     for remedy in advice.remedies:
@@ -175,14 +186,17 @@ def _advice(advice: Advice, wanted: Estimate) -> Iterator[str]:
         yield f"  would help: {remedy.words}{figures}"
 
 
-def _best(best: Estimate, wanted: Setting) -> Iterator[str]:
+def _best(best: Estimate, planned: Planned) -> Iterator[str]:
     yield f"  best: {_figures(best)}"
-    lines = yaml_lines(changes(wanted, best.setting))
-    if not lines:
-        yield "  The job file says so already."
-        return
-    yield "  write into the job file:"
-    yield from (f"    {line}" for line in lines)
+    change = planned.change(best.setting)
+    if not any(change):
+        is_chosen = planned.resolved.written is not None
+        yield f"  {'strategy: auto takes it.' if is_chosen else 'The job file says so already.'}"
+    if change.set:
+        yield "  write into the job file:"
+        yield from (f"    {line}" for line in yaml_lines(change.set))
+    if change.unset:
+        yield f"  remove from it: {', '.join(change.unset)}"
 
 
 def _figures(one: Estimate) -> str:
@@ -208,11 +222,15 @@ def cells_table(cells: Sequence[Cell]) -> str:
 
 
 def _values(cell: Cell) -> str:
-    return ", ".join(f"{name}={str(value).lower()}" for name, value in cell.values.items())
+    return ", ".join(f"{name}={_word(value)}" for name, value in cell.values.items())
+
+
+def _word(value: object) -> str:
+    return "-" if value is None else str(value).lower()
 
 
 def _cell_row(cell: Cell) -> list[str]:
-    values = [str(value).lower() for value in cell.values.values()]
+    values = [_word(value) for value in cell.values.values()]
     one = cell.estimate
     if one is None:
         return [*values, "-", "-", "-", "-", "-"]

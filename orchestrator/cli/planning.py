@@ -34,10 +34,8 @@ def plan_of(loaded: Loaded, job_file: Path) -> dict[str, Any]:
     model is not known."""
     from orchestrator.estimate.answers import plan_answer
     from orchestrator.estimate.auto import question_of
-    from orchestrator.estimate.whole import estimate
 
     resolved = loaded.resolved
     question = question_of(resolved.spec, loaded.profile, job_file, frozenset())
-    hardware = question.hardware
-    answer = plan_answer(estimate(question.setting, question.outline, hardware), hardware)
+    answer = plan_answer(question.estimate(question.setting), question.hardware)
     return {**answer, "chosen": list(resolved.chosen)}

@@ -88,17 +88,15 @@ def _with_wait(backend: Backend, handle: Handle, status: Status) -> Status:
 
 
 def _goodput(backend: Backend, handle: Handle) -> Goodput | None:
-    """Where the time of a single run went; None where it has no ledger that can be read.
-
-    A ledger is small (docs/goodput.md); of another program's, the first 16 MiB count.
-    """
+    """Where the time of a single run went; None where it has no ledger that can be read."""
+    from orchestrator.cli.follow import Lines
     from orchestrator.contract import LEDGER_FILE
     from orchestrator.goodput import read_goodput
 
     if handle.num_elements:
         return None
     try:
-        return read_goodput(backend.run_store(handle).tail(LEDGER_FILE, 0).splitlines())
+        return read_goodput(Lines(backend.run_store(handle), LEDGER_FILE))
     except (OSError, BackendError) as error:  # the state is told all the same
         words = os_error_words(error) if isinstance(error, OSError) else str(error)
         say(f"warning: {words}", err=True)

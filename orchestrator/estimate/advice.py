@@ -6,6 +6,7 @@ would do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -69,6 +70,7 @@ class Advice:
 
 def advise(question: Question) -> Advice:
     """Return the fastest setting that fits and its reason, or what would make one fit."""
+    question = _rank_for_each_gpu(question)
     if question.hardware.memory_bytes is None:
         return Advice(None, None, None, (), reason_unknown(question.hardware))
     found = fitting(question)
@@ -84,6 +86,18 @@ def advise(question: Question) -> Advice:
     return Advice(best, runner_up, None, (), words)
 
 
+def _rank_for_each_gpu(question: Question) -> Question:
+    """Return the question with a process for each of dp's GPUs, as all that is advised has."""
+    setting = question.setting
+    gpus = setting.replicas
+    if gpus == 1 or "strategy" in question.fixed:
+        return question
+    micro = max(1, setting.micro // gpus)
+    spread = replace(setting, ranks_per_node=gpus, micro=micro, replicas=1)
+    host_bytes = question.host_bytes and question.host_bytes // gpus
+    return replace(question, setting=spread, host_bytes=host_bytes)
+
+
 def _whole_copy(question: Question) -> Estimate | None:
     """The least that ddp needs: a whole copy on each rank."""
     setting = question.setting
@@ -91,7 +105,8 @@ def _whole_copy(question: Question) -> Estimate | None:
         return None
     ddp = replace(setting, strategy="ddp", shard_group=None, reductions="fp32", cpu_offload=False)
     fixed = question.fixed - {"strategy", "shard_group", "cpu_offload"} | {"checkpointing"}
-    return question.estimate(min(batches(ddp, fixed), key=question.size_bytes))
+    each = batches(ddp, fixed)
+    return question.estimate(min((each[0], *each[-2:]), key=question.size_bytes))
 
 
 def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:
@@ -104,7 +119,7 @@ def _remedies(question: Question, least: Estimate | None) -> Iterator[Remedy]:
     yield from _more_nodes(question)
     yield from _shorter(question)
     if least is not None:
-        yield Remedy(_larger_card(question.hardware, least))
+        yield Remedy(_more_memory(question, least))
 
 
 def _remedy(question: Question, words: str) -> Iterator[Remedy]:
@@ -115,17 +130,21 @@ def _remedy(question: Question, words: str) -> Iterator[Remedy]:
 
 
 def _more_nodes(question: Question) -> Iterator[Remedy]:
-    """The smallest multiple of the nodes that helps, with the global batch of now."""
+    """The smallest multiple of the nodes that helps with the global batch of now; without one, the
+    smallest power of two, with a batch as small as it can be."""
     setting = question.setting
-    for times in range(2, MOST_TIMES_NODES + 1):
-        if times > 8 and times % 8:
-            continue
-        nodes = setting.num_nodes * times
-        product = setting.micro * setting.accumulation
-        fewer = product // times if product % times == 0 else 1
-        wanted = replace(setting, num_nodes=nodes, micro=1, accumulation=fewer)
-        more = replace(question, setting=wanted, node_sizes=())
-        found = list(_remedy(more, f"resources.nodes: {nodes}"))
+    product = setting.micro * setting.accumulation
+    kept = [times for times in divisors(product) if 1 < times <= MOST_TIMES_NODES]
+    powers = [2**n for n in range(1, MOST_TIMES_NODES.bit_length()) if product % 2**n]
+    free = question.fixed - {"micro", "accumulation"}
+    for times in (*kept, *powers):
+        fewer, words = max(1, product // times), f"resources.nodes: {setting.num_nodes * times}"
+        if times in powers:
+            fewer = 1
+            words += f", with {times / product:.3g} times the global batch"
+        wanted = replace(setting, num_nodes=setting.num_nodes * times, micro=1, accumulation=fewer)
+        more = replace(question, setting=wanted, node_sizes=(), fixed=free)
+        found = list(_remedy(more, words))
         if found:
             yield from found
             return
@@ -137,18 +156,34 @@ def _shorter(question: Question) -> Iterator[Remedy]:
     for times in divisors(context):
         if times == 1 or context // times < 128 or times & (times - 1):
             continue
+        outline = question.outline_at(context // times)
+        if outline is None:
+            return
         wanted = replace(question.setting, context=context // times)
-        found = list(_remedy(replace(question, setting=wanted), f"context {context // times}"))
+        shorter = replace(question, setting=wanted, outline=outline)
+        found = list(_remedy(shorter, f"context {context // times}"))
         if found:
             yield from found
             return
 
 
-def _larger_card(hardware: Hardware, least: Estimate) -> str:
+def _more_memory(question: Question, least: Estimate) -> str:
+    needed = least.memory.total / FITS
+    if not question.on_cpu:
+        return _larger_card(question.hardware, needed)
+    ranks, host_bytes = question.setting.ranks_per_node, least.memory.host / FITS
+    return f"resources.memory: {math.ceil((needed + host_bytes) * ranks / 2**30)}GiB"
+
+
+def _larger_card(hardware: Hardware, needed: float) -> str:
     from orchestrator.cards import cards
 
-    needed = least.memory.total / FITS
-    enough = [(card.memory_bytes or 0, name) for name, card in cards().items()]
-    name = min((pair for pair in enough if pair[0] >= needed), default=(0, ""))[1]
+    known = cards()
+    maker = known[hardware.card].maker if hardware.card in known else ""
+    enough = [
+        (bool(maker) and card.maker != maker, card.memory_bytes or 0, name)
+        for name, card in known.items()
+    ]
+    name = min((one for one in enough if one[1] >= needed), default=(False, 0, ""))[2]
     larger = f", such as {name}" if name else ", which no card of the table has"
     return f"a card with {gib(needed)} or more{larger}"

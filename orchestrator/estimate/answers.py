@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.estimate.lines import KEYS, changes
+from orchestrator.estimate.lines import KEYS, Change
 
 if TYPE_CHECKING:
     from orchestrator.estimate.advice import Advice
@@ -55,14 +56,21 @@ def _traffic(one: Estimate) -> dict[str, Any]:
     }
 
 
-def advice_answer(advice: Advice, wanted: Setting, hardware: Hardware) -> dict[str, Any]:
-    """Return the advice: for each setting in it its plan, and the keys in which it differs from
-    the job as it is written."""
+def advice_answer(
+    advice: Advice, change: Callable[[Setting], Change], hardware: Hardware
+) -> dict[str, Any]:
+    """Return the advice: for each setting in it its plan, and what to write into the job file and
+    to take out of it.
+
+    Args:
+        change: between the job as it is written and a setting.
+    """
 
     def whole(one: Estimate | None) -> dict[str, Any] | None:
         if one is None:
             return None
-        return {"set": changes(wanted, one.setting), **plan_answer(one, hardware)}
+        found = change(one.setting)
+        return {"set": found.set, "unset": list(found.unset), **plan_answer(one, hardware)}
 
     return {
         "reason": advice.reason,

@@ -20,6 +20,7 @@ from orchestrator.spec.resolve import Origin
 from orchestrator.spec.strategies import parallelism_problems
 
 if TYPE_CHECKING:
+    from orchestrator.estimate.outline import Outline
     from orchestrator.profiles import ClusterProfile
     from orchestrator.spec import JobSpec, ResolvedJob
 
@@ -45,28 +46,35 @@ def with_strategy(job: ResolvedJob, profile: ClusterProfile, job_file: Path) -> 
     elements = []
     for number, element in enumerate(job.elements):
         if element.spec.parallelism.strategy == "auto":
-            one, words, _ = _concrete(job, element.spec, profile, job_file)
+            where = f"element {number} of the sweep: "
+            one, words, _ = _concrete(job, element.spec, profile, job_file, where)
             element = element._replace(spec=one)
             chosen.append(f"element {number}: parallelism.strategy: auto is {words}")
         elements.append(element)
     origins = {**job.origins, **_origins(job, found)}
-    return job._replace(spec=spec, elements=tuple(elements), origins=origins, chosen=tuple(chosen))
+    return job._replace(
+        spec=spec,
+        elements=tuple(elements),
+        origins=origins,
+        chosen=tuple(chosen),
+        written=job.spec if found else None,
+    )
 
 
 def _concrete(
-    job: ResolvedJob, spec: JobSpec, profile: ClusterProfile, job_file: Path
+    job: ResolvedJob, spec: JobSpec, profile: ClusterProfile, job_file: Path, where: str = ""
 ) -> tuple[JobSpec, str, dict[str, Any]]:
     """Return the job, what was chosen and why, and the keys that were chosen."""
     advice = advise(question_of(spec, profile, job_file, given(spec)))
     if advice.best is None:
-        raise FaultsError([job.fault(_problem(advice))])
+        raise FaultsError([job.fault(_problem(advice, where))])
     setting = advice.best.setting
     concrete = spec_with(spec, setting)
     problems = list(job_problems(concrete))
     if problems:
         raise FaultsError([job.fault(problem) for problem in problems])
     words = f"{shape_words(setting)}. {advice.reason}"
-    return concrete, words, changes(Setting.of(spec), setting)
+    return concrete, words, changes(spec, setting).set
 
 
 def question_of(
@@ -90,15 +98,29 @@ def question_of(
         is_asked = one.num_nodes == setting.num_nodes
         return not is_asked or set(concrete.node_sizes) >= set(spec.node_sizes)
 
+    def outline_at(context: int) -> Outline | None:
+        if spec.train.model.sizes is None:
+            return None  # of a model that was inspected with one context
+        return outline_of(spec_with(spec, replace(setting, context=context)), job_file)
+
     memory, ranks = spec.resources.memory, spec.resources.num_ranks_per_node
-    host_bytes = memory // ranks if memory is not None else None
-    return Question(setting, outline, hardware, fixed, allowed, spec.node_sizes, host_bytes)
+    return Question(
+        setting=setting,
+        outline=outline,
+        hardware=hardware,
+        fixed=fixed,
+        allowed=allowed,
+        node_sizes=spec.node_sizes,
+        host_bytes=memory // ranks if memory is not None else None,
+        on_cpu=not spec.resources.gpus_per_node,
+        outline_at=outline_at,
+    )
 
 
-def _problem(advice: Advice) -> Problem:
+def _problem(advice: Advice, where: str) -> Problem:
     fixes = [remedy.words for remedy in advice.remedies]
     fix = "what would help: " + "; or ".join(fixes) if fixes else "or write a strategy"
-    return Problem(STRATEGY, f"auto: {advice.reason}", fix)
+    return Problem(STRATEGY, f"{where}auto: {advice.reason}", fix)
 
 
 def _origins(job: ResolvedJob, found: dict[str, Any]) -> dict[KeyPath, Origin]:

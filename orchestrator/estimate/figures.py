@@ -82,6 +82,11 @@ class Transfer:
     edge_bytes: int = 0
 
     @property
+    def num_nodes(self) -> int:
+        """Nodes over which the group is spread."""
+        return 1 if self.span == "inside" else -(-self.group_size // self.ranks_per_node)
+
+    @property
     def rounds(self) -> int:
         """How often a ring goes round: an all-reduce is a reduce-scatter and an all-gather."""
         return 2 if self.kind == "all_reduce" else 1
@@ -121,9 +126,11 @@ class Pace:
         compute_s: of forward and backward passes, with what is computed again.
         optimizer_s: of the update, by what it reads and writes.
         host_s: what the host needs beside the device for each unit.
+        copies_s: under offloading, of copies between the CPU's memory and the device's, overlapped
+            or not.
         inside_s, between_s: of communication by span, overlapped or not.
         exposed_s: what of both no computation hides.
-        bound: where the limit is: compute, inside or between.
+        bound: where the limit is: compute, host, copies, inside or between.
     """
 
     compute_s: float
@@ -136,6 +143,7 @@ class Pace:
     total_s: float
     optimizer_s: float = 0.0
     host_s: float = 0.0
+    copies_s: float = 0.0
     cost: float | None = None
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
 from orchestrator.estimate.lines import left_open, spec_with
-from orchestrator.estimate.whole import estimate
 from orchestrator.spec.strategies import parallelism_problems
 from orchestrator.spec.suggest import did_you_mean
 
@@ -67,7 +66,10 @@ def parse_axes(text: str) -> dict[str, list[Any]]:
             close = did_you_mean(name, list(AXES))
             hint = f"did you mean {close[0]}? " if close else ""
             raise UserError(f"--compare: no {name!r}; {hint}there are {', '.join(AXES)}")
-        axes[name] = [_value(name, value.strip()) for value in values.split(",")]
+        if name in axes:
+            raise UserError(f"--compare: {name} is there twice; write its values in one list")
+        found = [_value(name, value.strip()) for value in values.split(",")]
+        axes[name] = list(dict.fromkeys(found))
     cells = 1
     for each in axes.values():
         cells *= len(each)
@@ -89,11 +91,23 @@ def _value(axis: str, text: str) -> Any:
 
 def cells(spec: JobSpec, question: Question, axes: dict[str, list[Any]]) -> list[Cell]:
     """Return all combinations: what fits first, and of these the fastest first."""
-    found = [
-        _cell(spec, question, dict(zip(axes, values, strict=True)))
+    if "num_nodes" in (AXES[name][0] for name in axes):  # each number by itself
+        question = replace(question, node_sizes=())
+    combined = [
+        _grouped(question.setting, dict(zip(axes, values, strict=True)))
         for values in itertools.product(*axes.values())
     ]
-    return sorted(found, key=_order)
+    if "group" in axes and not any(values["group"] for values in combined):
+        raise UserError("--compare: group is for hybrid_shard: add strategy=hybrid_shard")
+    different = [values for at, values in enumerate(combined) if values not in combined[:at]]
+    return sorted((_cell(spec, question, values) for values in different), key=_order)
+
+
+def _grouped(setting: Setting, values: dict[str, Any]) -> dict[str, Any]:
+    """The values, without a size of groups where the strategy has none."""
+    if "group" in values and values.get("strategy", setting.strategy) != "hybrid_shard":
+        return {**values, "group": None}
+    return values
 
 
 def _order(cell: Cell) -> tuple[int, float]:
@@ -108,7 +122,7 @@ def _cell(spec: JobSpec, question: Question, values: dict[str, Any]) -> Cell:
     problem = next(_problems(spec, setting), "")
     if problem:
         return Cell(values, None, problem)
-    return Cell(values, estimate(setting, question.outline, question.hardware))
+    return Cell(values, question.estimate(setting))
 
 
 def _setting(setting: Setting, values: dict[str, Any]) -> Setting:

@@ -39,10 +39,12 @@ class Hardware:
         context_bytes: of the device's memory, taken before the first tensor.
         unit_overhead_s: of the host, for each sharded unit and micro-batch.
         host_bandwidth: bytes per second between a device and the CPU's memory.
+        trees: whether an all-reduce over nodes may go by trees, as NCCL's does.
         scatter_rounds: how often a reduce-scatter goes round: once, but gloo makes an all-reduce
             of it.
         price_per_gpu_hour: in the profile's currency.
         assumed: what was neither in the profile nor in a data sheet, in words.
+        unknown_card: the name of the card, where no table has it.
     """
 
     card: str = ""
@@ -57,8 +59,10 @@ class Hardware:
     unit_overhead_s: float = 0.0
     host_bandwidth: float = HOST_BANDWIDTH
     scatter_rounds: int = 1
+    trees: bool = True
     price_per_gpu_hour: float | None = None
     assumed: tuple[str, ...] = ()
+    unknown_card: str = ""
 
 
 NOTHING = Card("", "", None, {}, None)
@@ -68,7 +72,7 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
     """Return what is known of the card and the links that a job gets under a profile."""
     facts: HardwareFacts = profile.hardware or HardwareFacts.model_validate({})
     on_gpus = spec.resources.gpus_per_node > 0
-    name = facts.card or (spec.resources.gpu_type if on_gpus else "cpu")
+    name = (facts.card or spec.resources.gpu_type) if on_gpus else "cpu"
     card = card_of(name) if name else None
     card = card or NOTHING
     peaks = _speeds(card, 1 if on_gpus else spec.resources.cpus_per_rank)
@@ -87,9 +91,12 @@ def hardware_of(spec: JobSpec, profile: ClusterProfile) -> Hardware:
         overlap=_first(facts.overlap, card.overlap),
         context_bytes=facts.context or (CONTEXT_BYTES if on_gpus else 0),
         unit_overhead_s=_first(facts.unit_overhead, card.unit_overhead_s),
+        host_bandwidth=facts.host_bandwidth or HOST_BANDWIDTH,
         scatter_rounds=2 if _uses_gloo(spec) else 1,
+        trees=not _uses_gloo(spec),
         price_per_gpu_hour=facts.price_per_gpu_hour,
         assumed=tuple(_assumed(facts, card, name or "")),
+        unknown_card=name if name and card is NOTHING else "",
     )
 
 
@@ -101,7 +108,8 @@ def _assumed(facts: HardwareFacts, card: Card, name: str) -> Iterator[str]:
         shares = f"{narrow:.0%} of the peak in bf16 and fp16, {wide:.0%} in fp32"
         yield f"computation is reckoned with {shares} (hardware.utilisation)"
     if facts.gpu_memory is None and card.memory_bytes is not None:
-        yield "the card's memory is as it is sold (hardware.gpu_memory)"
+        whose = "it is sold" if card.memory_is_sold else "its driver reports it"
+        yield f"the card's memory is as {whose} (hardware.gpu_memory)"
 
 
 def _uses_gloo(spec: JobSpec) -> bool:

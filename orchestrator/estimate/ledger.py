@@ -35,6 +35,9 @@ class Ledger:
         self.hold(**lines)
         self.drop(**lines)
 
+    def unit(self) -> None:
+        """The next unit begins."""
+
     def enter(self, moment: str) -> None:
         """The next moment begins: forward, backward or optimizer."""
         self.moment = moment

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.spec.base import Part
 
@@ -26,7 +27,28 @@ KEYS = {
     "accumulation": "train.batch.accumulation",
     "context": "train.model.context",
 }
-ACROSS_NODES = "parallelism.fsdp.across_nodes"
+# Where the keys are that differ between a job and the job with a setting in it.
+PARTS = (
+    "resources",
+    "parallelism",
+    "parallelism.ddp",
+    "parallelism.fsdp",
+    "parallelism.wrap",
+    "train.model",
+    "train.batch",
+)
+
+
+class Change(NamedTuple):
+    """What to do to a job file.
+
+    Args:
+        set: what to write, by key with dots.
+        unset: keys to take out: they would be faults, or would make another setting.
+    """
+
+    set: dict[str, Any]
+    unset: tuple[str, ...]
 
 
 def given(spec: JobSpec) -> frozenset[str]:
@@ -48,18 +70,23 @@ def crosses_nodes(setting: Setting) -> bool:
     return group is not None and setting.ranks_per_node % (group * setting.tensor) != 0
 
 
-def changes(before: Setting, after: Setting) -> dict[str, Any]:
-    """Return what differs, in the job file's form, by key with dots."""
-    found = {}
-    for name, key in KEYS.items():
-        value = getattr(after, name)
-        if value != getattr(before, name) and value is not None:
-            found[key] = value
-    if "parallelism.shard_group" in found and _is_default_group(after):
-        del found["parallelism.shard_group"]
-    if crosses_nodes(after) and not crosses_nodes(before):
-        found[ACROSS_NODES] = True
+def changes(spec: JobSpec, setting: Setting) -> Change:
+    """Return what makes the job file, as it is written, one that has the setting."""
+    after = spec_with(left_open(spec), setting)
+    found = Change({}, ())
+    for path in PARTS:
+        found = _differing(path, attrgetter(path)(spec), attrgetter(path)(after), found)
     return found
+
+
+def _differing(path: str, before: Part, after: Part, found: Change) -> Change:
+    names = [name for name in type(before).model_fields if f"{path}.{name}" not in PARTS]
+    written, stays = before.given(*names), after.given(*names)
+    new = {n: getattr(after, n) for n in stays if getattr(after, n) != getattr(before, n)}
+    return Change(
+        {**found.set, **{f"{path}.{name}": value for name, value in new.items()}},
+        (*found.unset, *(f"{path}.{name}" for name in written if name not in stays)),
+    )
 
 
 def _is_default_group(setting: Setting) -> bool:
@@ -102,9 +129,13 @@ def spec_with(spec: JobSpec, setting: Setting) -> JobSpec:
     """
     batch = _changed(spec.train.batch, micro=setting.micro, accumulation=setting.accumulation)
     train = spec.train if batch is spec.train.batch else _changed(spec.train, batch=batch)
+    if train.model.sizes and train.model.sizes.context != setting.context:
+        train = _changed(train, model=_changed(train.model, context=setting.context))
     resources = spec.resources
     if setting.num_nodes != resources.max_nodes:
         resources = _changed(resources, nodes=setting.num_nodes)
+    if setting.ranks_per_node != resources.num_ranks_per_node:  # one for each GPU
+        resources = _unwritten(resources, "ranks_per_node")
     parallelism = _parallelism(spec, setting)
     return spec.model_copy(
         update={"resources": resources, "train": train, "parallelism": parallelism}
@@ -131,17 +162,17 @@ def _parallelism(spec: JobSpec, setting: Setting) -> Parallelism:
 
 
 def _without_idle(parallelism: Parallelism) -> Parallelism:
-    """Leave out the options of the wrapper that is not used."""
-    idle: dict[str, object] = {}
+    """Leave out what does nothing: options of the wrapper that is not used, and the like."""
+    idle, fsdp = [], parallelism.fsdp
     if not parallelism.uses_ddp:
-        idle["ddp"] = type(parallelism.ddp).model_construct()
+        idle.append("ddp")
     if not parallelism.uses_fsdp:
-        idle["fsdp"] = type(parallelism.fsdp).model_construct()
-        idle["wrap"] = type(parallelism.wrap).model_construct()
-        idle |= {"reductions": "fp32", "buffers": None}
-    elif parallelism.strategy != "hybrid_shard" and parallelism.fsdp.across_nodes:
-        idle["fsdp"] = _changed(parallelism.fsdp, across_nodes=False)
-    return _changed(parallelism, **idle)
+        idle += ["fsdp", "wrap", "reductions", "buffers"]
+    elif parallelism.strategy != "hybrid_shard" and fsdp.given("across_nodes"):
+        parallelism = _changed(parallelism, fsdp=_unwritten(fsdp, "across_nodes"))
+    if parallelism.activation_checkpointing == "none":
+        idle.append("activation_checkpointing_every")
+    return _unwritten(parallelism, *idle)
 
 
 def _changed(part: P, **values: object) -> P:
@@ -149,3 +180,18 @@ def _changed(part: P, **values: object) -> P:
     counts as written."""
     new = {name: value for name, value in values.items() if getattr(part, name) != value}
     return part.model_copy(update=new) if new else part
+
+
+def _unwritten(part: P, *names: str) -> P:
+    """Return a copy of the part in which these keys were never written, or the part itself."""
+    if part.model_fields_set.isdisjoint(names):
+        return part
+    fields = type(part).model_fields
+    values: dict[str, Any] = {name: getattr(part, name) for name in fields}
+    for name in names:
+        before = values[name]
+        values[name] = (
+            type(before).model_construct() if isinstance(before, Part) else fields[name].default
+        )
+    written = part.model_fields_set.difference(names)
+    return cast(P, type(part).model_construct(written, **values))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import TypeVar
+
 from orchestrator.estimate.activations import Head, Layer, head_of, layer_of, recomputing
 from orchestrator.estimate.engines import Engine
 from orchestrator.estimate.figures import Memory
@@ -12,6 +16,8 @@ from orchestrator.estimate.outline import Outline
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.sharded import Sharded
 
+L = TypeVar("L", bound=Ledger)
+
 
 def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0) -> Memory:
     """Return the peak of a step of the rank that has most (rank 0), from the second step on.
@@ -19,8 +25,22 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     Args:
         hardware_overhead_bytes: the device's context, and what the allocator cannot use.
     """
+    ledger = ran(setting, outline, Ledger)
+    moment, lines = ledger.peak
+    return Memory(
+        **lines,
+        overhead=hardware_overhead_bytes,
+        host=sum(held(setting, outline)) if setting.cpu_offload else 0,
+        at=moment,
+        moments=ledger.moments,
+    )
+
+
+def ran(setting: Setting, outline: Outline, kind: type[L]) -> L:
+    """Return the ledger of a step."""
+    setting = _of_one(setting)
     state, offloads = held(setting, outline), setting.cpu_offload
-    ledger = Ledger(
+    ledger = kind(
         {
             "parameters": 0 if offloads else state.parameters,
             "optimizer": 0 if offloads else state.optimizer,
@@ -29,14 +49,27 @@ def memory(setting: Setting, outline: Outline, hardware_overhead_bytes: int = 0)
     )
     engine = _engine_of(setting)(setting, outline, state, ledger)
     _step(setting, outline, engine, ledger)
-    moment, lines = ledger.peak
-    return Memory(
-        **lines,
-        overhead=hardware_overhead_bytes,
-        host=sum(state) if offloads else 0,
-        at=moment,
-        moments=ledger.moments,
-    )
+    return ledger
+
+
+def _of_one(setting: Setting) -> Setting:
+    """Return what one GPU of a process gets, which splits its samples under dp."""
+    if setting.replicas == 1:
+        return setting
+    return replace(setting, micro=math.ceil(setting.micro / setting.replicas), replicas=1)
+
+
+def floor(setting: Setting, outline: Outline) -> int:
+    """Return bytes that there are at the start of the backward pass beside what is held between
+    steps, whatever is sharded how: of a step's peak a quick lower bound."""
+    setting = _of_one(setting)
+    layers, head = _layers(setting, outline), head_of(setting, outline)
+    kept = sum(layer.kept for layer in layers)
+    loss = head.kept + head.logits + head.floats + head.losses
+    if not layers:
+        return loss
+    last = layers[-1]
+    return kept + max(loss, head.stream + last.again + max(last.perceptron, last.attention))
 
 
 def _engine_of(setting: Setting) -> type[Engine]:
@@ -53,6 +86,7 @@ def _step(setting: Setting, outline: Outline, engine: Engine, ledger: Ledger) ->
     head = head_of(setting, outline)
     engine.begin()
     for block in blocks:
+        ledger.unit()
         engine.forward(block)
         ledger.hold(activations=layers[block].kept)
         engine.forward_ended(block, again[block])
@@ -99,6 +133,7 @@ def _loss(head: Head, engine: Engine, ledger: Ledger, again: list[bool]) -> None
 
 def _backward(block: int, layer: Layer, engine: Engine, ledger: Ledger, again: bool) -> None:
     """A block, from its last activations to its first."""
+    ledger.unit()
     engine.backward(block, again)
     ledger.hold(working=layer.again)
     ledger.pass_by(working=layer.perceptron)

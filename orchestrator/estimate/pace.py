@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from orchestrator.cards import Link
 from orchestrator.estimate.figures import Pace, Traffic, Transfer
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.outline import Outline
+from orchestrator.estimate.rings import seconds
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.traffic import recomputed_blocks
+from orchestrator.estimate.traffic_shards import forward_passes, gathered_numel
 from orchestrator.estimate.traffic_whole import syncs
 
 # Of the three parts of a training step's operations one is the forward pass.
@@ -20,6 +23,32 @@ SELECTIVE = 0.1
 # AdamW in fp32 reads a parameter, its gradient and two moments, and writes all but the gradient.
 UPDATE_BYTES = 7 * 4
 SECONDS_PER_HOUR = 3600
+CPU = "cpu"  # its name among the cards
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a link does in one step.
+
+    Args:
+        span: inside, between, or copies (to and from the CPU's memory).
+        phase: the pass whose computation can hide it: forward, backward, or none.
+        passes: of the micro-batches of a step, those in which it happens.
+        edge_s: of its time, what nothing can hide: the first gather, the last sum.
+    """
+
+    span: str
+    phase: str
+    passes: int
+    total_s: float
+    edge_s: float
+
+
+def work_of(transfer: Transfer, hardware: Hardware) -> Work:
+    """Return the time of one kind of collective."""
+    total_s = seconds(transfer, hardware)
+    edge_s = total_s * transfer.edge_bytes / max(1, transfer.payload_bytes)
+    return Work(transfer.span, transfer.phase, transfer.passes, total_s, edge_s)
 
 
 def pace(setting: Setting, outline: Outline, traffic: Traffic, hardware: Hardware) -> Pace | None:
@@ -31,17 +60,21 @@ def pace(setting: Setting, outline: Outline, traffic: Traffic, hardware: Hardwar
         return None
     compute_s = once_s * (1 + recomputation(setting, outline))
     forward_s = once_s * FORWARD
-    exposed_s = exposed(setting, traffic, hardware, forward_s, compute_s - forward_s)
-    inside_s, between_s = (span_s(traffic, hardware, span) for span in ("inside", "between"))
+    works = [*(work_of(one, hardware) for one in traffic.transfers)]
+    works += copies(setting, outline, hardware)
+    exposed_s = exposed(setting, works, hardware, forward_s, compute_s - forward_s)
+    spans = dict.fromkeys(("inside", "between", "copies"), 0.0)
+    for work in works:
+        spans[work.span] += work.total_s
     optimizer_s, host_s = update(setting, outline, hardware), host(setting, outline, hardware)
     step_s = compute_s + optimizer_s + host_s + exposed_s
-    limits = {"compute": compute_s + optimizer_s + host_s, "inside": inside_s, "between": between_s}
+    limits = {"compute": compute_s + optimizer_s, "host": host_s, **spans}
     total_s = step_s * setting.steps
     price = hardware.price_per_gpu_hour
     return Pace(
         compute_s=compute_s,
-        inside_s=inside_s,
-        between_s=between_s,
+        inside_s=spans["inside"],
+        between_s=spans["between"],
         exposed_s=exposed_s,
         step_s=step_s,
         tokens_per_s=setting.tokens_per_step / step_s,
@@ -49,6 +82,7 @@ def pace(setting: Setting, outline: Outline, traffic: Traffic, hardware: Hardwar
         total_s=total_s,
         optimizer_s=optimizer_s,
         host_s=host_s,
+        copies_s=spans["copies"],
         cost=None if price is None else price * setting.num_ranks * total_s / SECONDS_PER_HOUR,
     )
 
@@ -63,11 +97,6 @@ def computation(setting: Setting, outline: Outline, hardware: Hardware) -> float
     return outline.flops_per_token * tokens / setting.tensor / speed
 
 
-def span_s(traffic: Traffic, hardware: Hardware, span: str) -> float:
-    """Return the time of all communication inside or between nodes."""
-    return sum(seconds(one, hardware) for one in traffic.transfers if one.span == span)
-
-
 def recomputation(setting: Setting, outline: Outline) -> float:
     """Return what the backward pass computes again, as a share of a step without it."""
     blocks = outline.layers or len(outline.units)
@@ -78,33 +107,9 @@ def recomputation(setting: Setting, outline: Outline) -> float:
     return share * in_blocks * recomputed_blocks(setting, outline) / blocks
 
 
-def seconds(transfer: Transfer, hardware: Hardware) -> float:
-    """Return the time of all calls of a kind, one after another, by a ring.
-
-    An all-reduce of B bytes over N ranks takes 2(N-1) messages and 2(N-1)/N * B of bandwidth, and
-    the other kinds half of it: Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms"
-    (2009). A ring over several nodes goes as fast as its slowest part.
-    """
-    link = hardware.inside if transfer.span == "inside" else hardware.between
-    if link is None:
-        return 0.0
-    again = hardware.scatter_rounds if transfer.kind == "reduce_scatter" else 1
-    messages = transfer.rounds * (transfer.group_size - 1) * transfer.count
-    moved_s = transfer.sent_bytes / link.bandwidth
-    if transfer.span == "between":
-        moved_s = max(transfer.node_bytes / link.bandwidth, _inside_s(transfer, hardware.inside))
-    return again * (messages * link.latency_s + moved_s)
-
-
-def _inside_s(transfer: Transfer, link: Link | None) -> float:
-    if link is None or transfer.ranks_per_node == 1:
-        return 0.0
-    return transfer.sent_bytes / link.bandwidth
-
-
 def exposed(
     setting: Setting,
-    traffic: Traffic,
+    works: Sequence[Work],
     hardware: Hardware,
     forward_s: float,
     backward_s: float,
@@ -114,48 +119,58 @@ def exposed(
     Args:
         forward_s, backward_s: of all micro-batches of a step.
     """
-    parts = traffic.transfers
-    total = sum(seconds(one, hardware) for one in parts if one.phase == "none")
+    total = sum(one.total_s for one in works if one.phase == "none")
     for phase, compute_s in (("forward", forward_s), ("backward", backward_s)):
-        here = [one for one in parts if one.phase == phase]
+        here = [one for one in works if one.phase == phase]
         window_s = compute_s * hardware.overlap / setting.accumulation
-        total += sum(edge_s(one, hardware) for one in here)
+        total += sum(one.edge_s for one in here)
         total += _beyond(setting, here, hardware, window_s)
     return total
 
 
-def edge_s(transfer: Transfer, hardware: Hardware) -> float:
-    """Return the part of its time that nothing can hide: the first gather, the last sum."""
-    return seconds(transfer, hardware) * transfer.edge_bytes / max(1, transfer.payload_bytes)
-
-
-def _beyond(
-    setting: Setting, transfers: Iterable[Transfer], hardware: Hardware, window_s: float
-) -> float:
+def _beyond(setting: Setting, works: Iterable[Work], hardware: Hardware, window_s: float) -> float:
     """What is longer than the computation beside it: with the micro-batches that sum gradients,
     and with the others."""
-    each = with_sync = 0.0
-    for one in transfers:
-        hidden = (seconds(one, hardware) - edge_s(one, hardware)) / one.passes
+    each: dict[str, float] = defaultdict(float)
+    with_sync: dict[str, float] = defaultdict(float)
+    for one in works:
+        hidden_s = (one.total_s - one.edge_s) / one.passes
+        with_sync[one.span] += hidden_s
         if one.passes == setting.accumulation:
-            each += hidden
-        else:
-            with_sync += hidden
+            each[one.span] += hidden_s
+    # On a GPU each span has a stream of its own (torch's fully_shard sums between copies while it
+    # scatters the next gradients); without overlap one call follows the other.
+    joined = max if hardware.overlap else sum
+    each_s, sync_s = (joined((0.0, *spans.values())) for spans in (each, with_sync))
     num_syncs = syncs(setting)
     others = setting.accumulation - num_syncs
-    return num_syncs * max(0.0, each + with_sync - window_s) + others * max(0.0, each - window_s)
+    return num_syncs * max(0.0, sync_s - window_s) + others * max(0.0, each_s - window_s)
+
+
+def copies(setting: Setting, outline: Outline, hardware: Hardware) -> Iterator[Work]:
+    """Yield what offloading copies: a rank's part of each unit to the device for each gather, and
+    of its gradients back for each sum, fp32 both (torch's _fsdp_param.py, all_gather_inputs, and
+    _fsdp_collectives.py, foreach_reduce). On a CPU nothing is copied."""
+    if not (setting.cpu_offload and setting.shards) or hardware.card == CPU:
+        return
+    bytes_each = 4 / setting.tensor / setting.num_shards
+    passes, gathered = setting.accumulation, gathered_numel(setting, outline)
+    forward = outline.numel * forward_passes(setting)
+    trained = sum(p.numel for p in outline.parameters if p.trainable)
+    rate = hardware.host_bandwidth / bytes_each
+    yield Work("copies", "forward", forward_passes(setting), forward / rate, 0.0)
+    yield Work("copies", "backward", passes, (gathered - forward) / rate, 0.0)
+    yield Work("copies", "backward", syncs(setting), trained * syncs(setting) / rate, 0.0)
 
 
 def update(setting: Setting, outline: Outline, hardware: Hardware) -> float:
     """Return the time of the optimizer's step, by what it reads and writes."""
-    if hardware.memory_bandwidth is None:
-        return 0.0
     trained = sum(p.numel for p in outline.parameters if p.trainable)
     held = trained / setting.tensor / setting.num_shards
-    if setting.cpu_offload:
-        # Gradients go to the CPU and parameters come back, fp32 each.
-        return held * 8 / hardware.host_bandwidth + held * UPDATE_BYTES / hardware.host_bandwidth
-    return held * UPDATE_BYTES / hardware.memory_bandwidth
+    away = setting.cpu_offload and hardware.card != CPU
+    # The CPU's share of its own memory is taken to be as fast as the link to it.
+    bandwidth = hardware.host_bandwidth if away else hardware.memory_bandwidth
+    return 0.0 if bandwidth is None else held * UPDATE_BYTES / bandwidth
 
 
 def host(setting: Setting, outline: Outline, hardware: Hardware) -> float:

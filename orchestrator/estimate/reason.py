@@ -72,11 +72,24 @@ def reason_unknown(hardware: Hardware) -> str:
             "How much memory a node has is not known, so nothing can be said to fit: write "
             "resources.memory into the job file."
         )
+    if hardware.unknown_card:
+        return (
+            f"{hardware.unknown_card} is not in the table of cards{_meant(hardware.unknown_card)}, "
+            "so nothing can be said to fit: write one that is, or `hardware: {gpu_memory: 80GiB}` "
+            "into the cluster profile."
+        )
     return (
         "The card's memory is not known, so nothing can be said to fit: write resources.gpu_type "
         "into the job file, or `hardware: {card: NAME}` or `hardware: {gpu_memory: 80GiB}` into "
         "the cluster profile."
     )
+
+
+def _meant(name: str) -> str:
+    from orchestrator.cards import similar_cards
+
+    similar = similar_cards(name)
+    return f" (did you mean {' or '.join(similar)}?)" if similar else ""
 
 
 def _card(hardware: Hardware) -> str:
@@ -127,10 +140,13 @@ def _not_ddp(
     if copy.fits is False:
         return f"One {device} cannot hold a whole copy ({size}; {_card(hardware)}), so "
     ddp = fastest_of(one for one in found if one.setting.strategy == "ddp")
-    reason = "what the job file has written does not go with ddp"
     if ddp is not None and ddp.pace is not None and best.pace is not None:
         times = f"{seconds(ddp.pace.step_s)} a step in place of {seconds(best.pace.step_s)}"
-        reason = f"ddp would take {times} ({shape_words(ddp.setting)})"
+        return (
+            f"A whole copy would fit on each {device} ({shape_words(ddp.setting)}: "
+            f"{gib(ddp.memory.total)}), but take {times}; here "
+        )
+    reason = "what the job file has written does not go with ddp"
     return f"A whole copy would fit on each {device} ({size}), but {reason}; here "
 
 
@@ -142,8 +158,10 @@ def fastest_of(found: Iterable[Estimate]) -> Estimate | None:
 
 def _spread(best: Estimate, found: Sequence[Estimate]) -> str:
     setting = best.setting
-    if setting.num_shards == 1:
+    if setting.num_shards == 1 and setting.cpu_offload:
         return "parameters, gradients and optimizer state lie in the CPU's memory"
+    if setting.num_shards == 1:
+        return f"each of {setting.tensor} ranks has its part of every matrix, and all of the rest"
     ranks = f"{setting.num_shards} ranks"
     if setting.strategy == "hybrid_shard":
         return _groups(best, found)
@@ -205,9 +223,10 @@ def _tie(best: Estimate, found: Sequence[Estimate]) -> Iterator[str]:
             "copies if they fit, else groups inside a node, else all ranks."
         )
     elif fastest.pace.step_s < best.pace.step_s:
+        other, own = seconds(fastest.pace.step_s), seconds(best.pace.step_s)
+        times = "as long" if other == own else f"{other} a step in place of {own}"
         yield (
-            f"{_short(fastest.setting)} would take {seconds(fastest.pace.step_s)} a step in place "
-            f"of {seconds(best.pace.step_s)}: within 2 % the simpler one is taken."
+            f"{_short(fastest.setting)} would take {times}: within 2 % the simpler one is taken."
         )
 
 

@@ -23,6 +23,7 @@ class Setting:
         micro: sequences of a rank in one forward pass; context: tokens of one sequence.
         optimizer: adamw (what the bundled trainer has), sgd, momentum or adamw8bit.
         attention: flash (no scores are kept), or math, which torch falls back to.
+        replicas: GPUs of a rank that share its micro-batch; more than one under dp only.
     """
 
     strategy: str
@@ -45,6 +46,7 @@ class Setting:
     wrap: Wrap
     optimizer: str = "adamw"
     attention: str = "flash"
+    replicas: int = 1
 
     @classmethod
     def of(cls, spec: JobSpec) -> Setting:
@@ -70,6 +72,7 @@ class Setting:
             ddp=parallelism.ddp,
             fsdp=parallelism.fsdp,
             wrap=parallelism.wrap,
+            replicas=(resources.gpus_per_node or 1) if parallelism.strategy == "dp" else 1,
         )
 
     @property

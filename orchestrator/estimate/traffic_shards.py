@@ -60,7 +60,7 @@ def _sizes_2(setting: Setting, unit: Unit) -> _Sizes:
 
 def _forward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> list[Transfer]:
     all_units = [unit for unit in (root, *units) if unit.gathered]
-    passes = _forward_passes(setting)
+    passes = forward_passes(setting)
     return shard_group(setting).transfer(
         "all_gather",
         "parameters, forward",
@@ -72,7 +72,7 @@ def _forward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> lis
     )
 
 
-def _forward_passes(setting: Setting) -> int:
+def forward_passes(setting: Setting) -> int:
     """FSDP1 keeps what SHARD_GRAD_OP gathered until a pass that sums gradients."""
     keeps = setting.fsdp.version == 1 and not reshards(setting)
     return syncs(setting) if keeps else setting.accumulation
@@ -89,14 +89,29 @@ def reshards(setting: Setting) -> bool | int:
     return given
 
 
+def gathered_numel(setting: Setting, outline: Outline) -> int:
+    """Return how many numbers of a whole copy are gathered from their shards in one step."""
+    units = sum(unit.numel for unit in outline.units)
+    gathered = (units + outline.root.numel) * forward_passes(setting)
+    # Those kept over some of the ranks (a number) are on the device already.
+    if reshards(setting) is True:
+        root = 0 if keeps_root(setting) else outline.root.numel
+        gathered += (units + root) * setting.accumulation
+    return gathered
+
+
+def keeps_root(setting: Setting) -> bool:
+    """Left to torch, the root keeps its parameters: the backward pass needs them first."""
+    return setting.fsdp.version == 1 or setting.fsdp.reshard_after_forward is None
+
+
 def _backward_gathers(setting: Setting, units: list[_Sizes], root: _Sizes) -> list[Transfer]:
     again = reshards(setting)
     if again is False:
         return []
     group = shard_group(setting, None if again is True else again)
-    # Left to torch, the root keeps its parameters: the backward pass needs them first.
-    kept = setting.fsdp.version == 1 or setting.fsdp.reshard_after_forward is None
-    found = [unit for unit in (*units, *([] if kept else [root])) if unit.gathered]
+    root_too = [] if keeps_root(setting) else [root]
+    found = [unit for unit in (*units, *root_too) if unit.gathered]
     passes = setting.accumulation
     return group.transfer(
         "all_gather",

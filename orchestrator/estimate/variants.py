@@ -50,10 +50,14 @@ def _strategies(setting: Setting, fixed: frozenset[str]) -> Iterator[Setting]:
 def batches(setting: Setting, fixed: frozenset[str]) -> list[Setting]:
     """Return the same global batch in micro-batches of all sizes, the largest first; where that
     matters, once with gradients summed at the end of a step and once with each micro-batch."""
+    return list(each_batch(setting, fixed))
+
+
+def each_batch(setting: Setting, fixed: frozenset[str]) -> Iterator[Setting]:
+    """Yield what batches() returns, one by one: often the first is enough."""
     product = setting.micro * setting.accumulation
-    sizes = [setting.micro] if "micro" in fixed else divisors(product)[::-1]
-    split = [replace(setting, micro=n, accumulation=product // n) for n in sizes]
-    return [one for batch in split for one in _syncs(batch, fixed)]
+    for n in [setting.micro] if "micro" in fixed else divisors(product)[::-1]:
+        yield from _syncs(replace(setting, micro=n, accumulation=product // n), fixed)
 
 
 def _syncs(setting: Setting, fixed: frozenset[str]) -> list[Setting]:

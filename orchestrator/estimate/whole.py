@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.estimate.figures import Estimate, Traffic
-from orchestrator.estimate.hardware import Hardware
+from orchestrator.estimate.figures import Estimate
+from orchestrator.estimate.hardware import HOST_BANDWIDTH, Hardware
 from orchestrator.estimate.memory import memory
 from orchestrator.estimate.outline import Outline
-from orchestrator.estimate.pace import pace
+from orchestrator.estimate.pace import CPU, pace
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.traffic import traffic
 
-MANY_RANKS = 64
 FITS = 0.95  # of the card's memory: what fragments take is not known before
 
 
@@ -32,7 +31,7 @@ def estimate(setting: Setting, outline: Outline, hardware: Hardware) -> Estimate
             *outline.left_out,
             *_not_in_memory(hardware),
             *_not_in_traffic(setting),
-            *(_not_in_time(moved) if speed is not None else ()),
+            *(_not_in_time(setting, hardware) if speed is not None else ()),
             *hardware.assumed,
         ),
     )
@@ -52,7 +51,8 @@ def _not_in_traffic(setting: Setting) -> Iterator[str]:
         yield "traffic: PowerSGD's first steps, which send whole gradients"
 
 
-def _not_in_time(moved: Traffic) -> Iterator[str]:
+def _not_in_time(setting: Setting, hardware: Hardware) -> Iterator[str]:
     yield "time: data that is not there in time, evaluations, checkpoints and restarts"
-    if any(one.group_size > MANY_RANKS for one in moved.transfers):
-        yield "time: all sums go by rings; over many nodes a library takes trees, which are faster"
+    if setting.cpu_offload and hardware.host_bandwidth == HOST_BANDWIDTH and hardware.card != CPU:
+        rate = f"{HOST_BANDWIDTH / 1e9:.0f} GB/s"
+        yield f"time: copies to and from the CPU's memory go at {rate} (hardware.host_bandwidth)"

@@ -76,15 +76,18 @@ def unit_of(value: float, units: Units) -> tuple[float, str]:
     return LENGTHS.get(name, reach), name
 
 
-def words(value: float | None, units: Units = PLAIN, digits: int = 4) -> str:
-    """A value in its unit, to so many digits; a dash for none."""
+def words(value: float | None, units: Units = PLAIN, digits: int = 4, *, even: bool = False) -> str:
+    """A value in its unit, to so many digits; a dash for none.
+
+    even: whether a round value has as many digits as others, as in a column of them.
+    """
     if value is None:
         return "-"
     size, name = unit_of(value, units)
     shown = value / size
     if abs(shown) >= LARGEST or 0 < abs(shown) < 1e-4:
         return f"{shown:.{digits - 1}e}{name}"
-    if shown == int(shown):
+    if shown == int(shown) and not (even and shown):
         return f"{int(shown):,}{name}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(shown))))
     return f"{shown:,.{places}f}{name}"

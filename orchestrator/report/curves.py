@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from orchestrator.goodput import Interval
 from orchestrator.report.axis import BYTES, NUMBERS, SECONDS
 from orchestrator.report.chart import Chart, Form, Line, Mark, chart
 from orchestrator.report.files import Run
@@ -106,21 +104,9 @@ def clock(run: Run) -> Place | None:
 
 
 def _by_ledger(run: Run) -> Place | None:
-    """When a step ended: its share of the newest interval that holds it."""
-    kept: list[Interval] = []
-    for interval in run.intervals:
-        if interval.steps:
-            while kept and kept[-1].steps.start >= interval.steps.start:
-                kept.pop()
-            kept.append(interval)
-    firsts = [interval.steps.start for interval in kept]
-
-    def at(step: int) -> float:
-        own = kept[max(0, bisect_right(firsts, step) - 1)]
-        share = (step - own.steps.start + 1) / len(own.steps)
-        return own.begin + (own.end - own.begin) * min(1.0, max(0.0, share))
-
-    return at if kept else None
+    """When a step ended: between the first and the last of the newest interval that holds it."""
+    points = run.times.ends.points()
+    return Between(points) if points else None
 
 
 def _by_events(run: Run) -> Place | None:

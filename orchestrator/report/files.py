@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator import contract
-from orchestrator.goodput import Goodput, Interval
+from orchestrator.goodput import Goodput
+from orchestrator.report.clean import Mask, tidy
+from orchestrator.report.times import Times
 from orchestrator.report.told import Told, count, number, text
 
 Facts = Mapping[str, Any]
@@ -69,9 +71,12 @@ class Run:
         rendered: what was rendered, by the file's name, without secrets too.
         environment: variables that the launcher sets, by name.
         trainer: what the bundled trainer was told; empty for a script.
-        spec: the job's keys with their values, defaults filled in; empty if they can't be known.
+        spec: the job's keys with their values, defaults filled in if has_defaults; empty if they
+            can't be known.
         versions: of what ran, by name.
-        intervals: the ledger's, in their order.
+        attempts: the newest; num_attempts: with those that are left out.
+        times: of attempts and steps, by the ledger.
+        mask: hides its secrets in every text about it.
         left_out: what could not be read, and why.
     """
 
@@ -83,10 +88,13 @@ class Run:
     receipt: Facts = field(default_factory=dict)
     trainer: Facts = field(default_factory=dict)
     spec: Facts = field(default_factory=dict)
+    has_defaults: bool = True
     plan: Facts = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
-    intervals: tuple[Interval, ...] = ()
+    num_attempts: int = 0
+    times: Times = field(default_factory=Times)
+    mask: Mask = field(default_factory=Mask)
     goodput: Goodput | None = None
     is_done: bool = False
     is_cancelled: bool = False
@@ -96,9 +104,9 @@ class Run:
     def tokens_per_step(self) -> int | None:
         """Of all ranks together: by what the trainer was told, else by its metrics."""
         keys = ("batch.micro", "batch.accumulation", "model.context", "num_ranks")
-        micro, accumulation, context, ranks = (number_at(self.trainer, key) or 0 for key in keys)
-        groups = ranks // (number_at(self.trainer, "parallelism.tensor") or 1)
-        return int(micro * accumulation * context * groups) or self.told.tokens_per_step
+        micro, accumulation, context, ranks = (count_at(self.trainer, key) or 0 for key in keys)
+        groups = ranks // (count_at(self.trainer, "parallelism.tensor") or 1)
+        return micro * accumulation * context * groups or self.told.tokens_per_step
 
     @property
     def state(self) -> str:
@@ -116,9 +124,9 @@ class Run:
 
 
 def parsed(data: bytes | str) -> dict[str, Any]:
-    """The object in a small JSON file; empty if there is none that can be read."""
+    """The object in a small JSON file, tidied; empty if there is none that can be read."""
     try:
-        content = json.loads(data)
+        content = tidy(json.loads(data))
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -138,8 +146,18 @@ def flat(value: Facts, prefix: str = "") -> dict[str, Any]:
 
 def number_at(facts: Facts, path: str) -> float | None:
     """A number below keys with dots between them; None if there is none."""
+    return number(*_holder(facts, path))
+
+
+def count_at(facts: Facts, path: str) -> int | None:
+    """The same for a whole number from 0."""
+    return count(*_holder(facts, path))
+
+
+def _holder(facts: Facts, path: str) -> tuple[dict[str, Any], str]:
+    """The map that a path leads to, and the last key; an empty map if there is none."""
     where: Any = facts
     *parents, last = path.split(".")
     for key in parents:
         where = where.get(key) if isinstance(where, Mapping) else None
-    return number(dict(where), last) if isinstance(where, Mapping) else None
+    return (dict(where) if isinstance(where, Mapping) else {}), last

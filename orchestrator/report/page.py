@@ -15,14 +15,12 @@ import jinja2
 
 from orchestrator import __version__
 from orchestrator.goodput import words_of
-from orchestrator.report.axis import BYTES, words
-from orchestrator.report.clean import shown
-from orchestrator.report.compare import different_keys, table
+from orchestrator.report.clean import Mask
+from orchestrator.report.compare import different_keys, mask_of, table
 from orchestrator.report.curves import charts_of, charts_together
 from orchestrator.report.files import Run
-from orchestrator.report.measured import against_plan, planned_rest, tiles
+from orchestrator.report.measured import against_plan, caveats, collectives, planned_rest, tiles
 from orchestrator.report.timeline import css, shares, spans_of, time_bar, timeline
-from orchestrator.report.told import number, text
 from orchestrator.template_folder import template_folder
 
 MAX_ROWS = 500  # of a table: the newest
@@ -35,6 +33,7 @@ def report_page(run: Run) -> str:
     spans = spans_of(run)
     return _filled(
         "report.html.j2",
+        run.mask,
         run=run,
         told=run.told,
         tiles=tiles(run),
@@ -51,7 +50,8 @@ def report_page(run: Run) -> str:
         plan_rest=planned_rest(run),
         facts=_facts(run),
         network=_network(run),
-        traffic=_traffic(run),
+        traffic=collectives(run),
+        caveats=caveats(run),
         sample=run.told.progress.sample,
     )
 
@@ -61,6 +61,7 @@ def compare_page(runs: Sequence[Run]) -> str:
     head, *rows = table(runs)
     return _filled(
         "compare.html.j2",
+        mask_of(runs),
         runs=runs,
         charts=charts_together(runs),
         head=head,
@@ -114,23 +115,6 @@ def _network(run: Run) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in rows if value not in (None, "", [])]
 
 
-def _traffic(run: Run) -> list[tuple[str, ...]]:
-    """The collectives of one step, as rank 0 has counted them; those that say a kind."""
-    given = (run.told.traffic or {}).get("collectives")
-    rows = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    return [
-        (
-            text(one, "kind"),
-            words(number(one, "group_size")),
-            words(number(one, "ranks_per_node")),
-            words(number(one, "calls")),
-            words(number(one, "payload_bytes"), BYTES),
-        )
-        for one in rows[:MAX_ROWS]
-        if text(one, "kind")
-    ]
-
-
 def _map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -139,12 +123,12 @@ def _list(value: Any) -> str:
     return "; ".join(str(one) for one in value[:64]) if isinstance(value, list) else ""
 
 
-def _filled(name: str, **values: Any) -> str:
+def _filled(name: str, mask: Mask, **values: Any) -> str:
     environment = _environment()
-    style = environment.get_template("style.css").render()
+    style = environment.get_template("style.css").render(mask=Mask())
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     template = environment.get_template(name)
-    return template.render(style=style, style_hash=digest, version=__version__, **values)
+    return template.render(mask=mask, style=style, style_hash=digest, version=__version__, **values)
 
 
 @functools.cache
@@ -163,11 +147,13 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _fit(value: Any) -> Any:
+@jinja2.pass_context
+def _fit(context: jinja2.runtime.Context, value: Any) -> Any:
     """A value as text without secrets and control characters; what is HTML already stays."""
     if hasattr(value, "__html__") or isinstance(value, (int, float)):
         return value
-    return shown(str(value))
+    mask: Mask = context["mask"]
+    return mask.shown(str(value))
 
 
 def _cut(value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 
 Point = tuple[int, float]
 MAX_BUCKETS = 600  # about one for each pixel of a chart
@@ -56,6 +57,22 @@ class Series:
             kept = [point for point in self._buckets.pop() if point[0] < x]
             if kept:
                 self._buckets.append(kept)
+
+    def shorten(self, x: int) -> None:
+        """End the line at `x`, at its height there, if it goes beyond."""
+        after: Point | None = None
+        for point in self._backwards():
+            if point[0] <= x:
+                if after is not None:
+                    height = Between([point, after])(x)
+                    self.cut(x)
+                    self.add(x, height)
+                return
+            after = point
+
+    def _backwards(self) -> Iterator[Point]:
+        for bucket in reversed(self._buckets):
+            yield from reversed(bucket)
 
     def points(self) -> list[Point]:
         """What is kept, in order: at most four points a bucket."""

@@ -80,8 +80,8 @@ def timeline(run: Run) -> Timeline | None:
 def spans_of(run: Run) -> dict[int, tuple[float, float]]:
     """From when to when each attempt was heard of, by the ledger and by events."""
     times: dict[int, list[float]] = {}
-    for interval in run.intervals:
-        times.setdefault(interval.attempt, []).extend((interval.begin, interval.end))
+    for number, span in run.times.spans.items():
+        times.setdefault(number, []).extend(span)
     for number, started in run.told.starts.items():
         known = [time for time in (started.first, started.last) if time is not None]
         if known:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.progress import Entry, Progress, describe_entry, is_step
+from orchestrator.report.clean import tidy
 from orchestrator.report.series import Series
 
 MAX_COUNT = 2**53  # beyond it a step is no number of a step
@@ -52,6 +53,7 @@ class Told:
 
     curves: by the name of the key; `loss`, `validation`, and `time` (seconds since 1970) too.
     speeds: how many lines had which tokens per second, to three digits.
+    no_loss_since: the first of the last steps whose loss was no finite number; None without such.
     notes: what did not go as usual, with attempt and words; num_notes: with those no longer kept.
     """
 
@@ -68,6 +70,7 @@ class Told:
     num_notes: int = 0
     network: Entry | None = None
     traffic: Entry | None = None
+    no_loss_since: int | None = None
     num_lines: int = 0
 
     def feed(self, line: bytes | str) -> None:
@@ -90,9 +93,9 @@ class Told:
         elif event == "checkpoint":
             self._checkpoint(entry, step or 0)
         elif event == "network":
-            self.network = entry
+            self.network = tidy(entry)
         elif event == "traffic":
-            self.traffic = entry
+            self.traffic = tidy(entry)
         if event in NOTED:
             self._note(entry)
 
@@ -111,7 +114,7 @@ class Told:
 
     def _step(self, entry: Entry, step: int) -> None:
         for at, loss in losses_of(entry, step):
-            self._add("loss", at, loss)
+            self._loss(at, loss)
         for key in CURVES:
             self._add(key, step, number(entry, key))
         speed, step_s = number(entry, "tokens_per_s"), number(entry, "step_s")
@@ -120,10 +123,20 @@ class Told:
             if step_s is not None and speed * step_s < MAX_COUNT:
                 self.tokens_per_step = round(speed * step_s) or None
 
+    def _loss(self, step: int, loss: float | None) -> None:
+        """A step's training loss; None for one that was no finite number."""
+        self._add("loss", step, loss)
+        if loss is not None:
+            self.no_loss_since = None
+        elif self.no_loss_since is None:
+            self.no_loss_since = step
+
     def _start(self, entry: Entry, step: int) -> None:
         """A new attempt: what an earlier one did beyond its first step counts no more."""
         for curve in self.curves.values():
             curve.cut(step + 1)
+        if self.no_loss_since is not None and self.no_loss_since > step:
+            self.no_loss_since = None
         self.parameters = count(entry, "parameters") or self.parameters
         hosts = entry.get("hosts")
         if isinstance(hosts, list):
@@ -157,6 +170,8 @@ class Told:
         self.saved.append(Saved(step, attempt, time, text(entry, "path"), until_s, blocked_s))
 
     def _note(self, entry: Entry) -> None:
+        if entry.get("event") == "skipped":
+            self._loss(count(entry, "step") or 0, None)
         if entry.get("event") == "slow_save":
             needed, limit = number(entry, "seconds"), number(entry, "limit")
             over = f"longer than timeouts.shutdown ({limit or 0:g} s)"
@@ -172,16 +187,15 @@ class Told:
             self.curves.setdefault(name, Series()).add(x, y)
 
 
-def losses_of(entry: Entry, step: int) -> list[tuple[int, float]]:
-    """The training losses of a line's steps, as far as they are numbers."""
+def losses_of(entry: Entry, step: int) -> list[tuple[int, float | None]]:
+    """The training losses of a line's steps; None for one that was no finite number."""
     given = entry.get("losses")
     if not isinstance(given, list) or not given:
         loss = number(entry, "loss")
-        return [] if loss is None else [(step, loss)]
+        return [(step, loss)] if "loss" in entry else []
     given = given[-min(MAX_LOSSES, step + 1) :]
     first = step - len(given) + 1
-    numbered = ((first + k, number({"loss": loss}, "loss")) for k, loss in enumerate(given))
-    return [(at, loss) for at, loss in numbered if loss is not None]
+    return [(first + k, number({"loss": loss}, "loss")) for k, loss in enumerate(given)]
 
 
 def number(entry: dict[str, Any], key: str) -> float | None:

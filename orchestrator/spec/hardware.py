@@ -104,6 +104,10 @@ class HardwareFacts(Part):
     context: Size | None = Field(
         default=None, description="Memory of a GPU that its context and libraries take."
     )
+    host_bandwidth: Rate | None = Field(
+        default=None,
+        description="Between a GPU and its host's memory, in one direction; by default 25GB/s.",
+    )
     unit_overhead: Latency | None = Field(
         default=None, description="Time of the host for each sharded unit and micro-batch."
     )

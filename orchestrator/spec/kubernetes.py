@@ -186,7 +186,8 @@ class Kubernetes(Part):
         default_factory=dict, description="Annotations of all objects and pods."
     )
     gpu_resource: ResourceName = Field(
-        default="nvidia.com/gpu", description="Resource by which a pod asks for GPUs."
+        default="nvidia.com/gpu",
+        description="Resource by which a pod asks for GPUs; the fabric's where that names one.",
     )
     gpu_type_label: LabelKey = Field(
         default="nvidia.com/gpu.product",

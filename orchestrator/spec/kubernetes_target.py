@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.errors import quoted
 from orchestrator.spec.base import KeyPath, Problem
 from orchestrator.spec.kubernetes_paths import OWN_MOUNTS, collision, hides, normal_path
-from orchestrator.spec.timeouts import LEAVE_S
-from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.spec.job import JobSpec
@@ -168,12 +166,6 @@ def target_notes(spec: JobSpec, profile: ProfileLike) -> Iterator[str]:
         yield (
             f"kubernetes.runs is the folder {kubernetes.runs.host_path} of each node: it must be "
             "the same shared file system on all of them"
-        )
-    limit, shutdown = spec.resources.time_limit, spec.limits.shutdown_s
-    if limit is not None and limit < 2 * (shutdown + LEAVE_S):
-        yield (
-            f"resources.time_limit ({format_duration(limit)}) leaves little beside "
-            f"timeouts.shutdown ({format_duration(shutdown)}): the stop begins at half of it"
         )
     has_workers = isinstance(spec.resources.nodes, int) and num_nodes > 1
     if profile.target == "pytorchjob" and has_workers and kubernetes.pod_security == "restricted":

@@ -46,12 +46,15 @@ def _stop_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _grace_problems(spec: JobSpec) -> Iterator[Problem]:
     """Who preempts a job kills it after a time of the site's."""
-    shutdown_s = spec.limits.shutdown_s
+    usual_s, shutdown_s = spec.timeouts.shutdown, spec.limits.shutdown_s
+    said = format_duration(usual_s)  # what stands where the fault points
+    if shutdown_s < usual_s:
+        said += f", {format_duration(shutdown_s)} beside this resources.time_limit"
     for site, grace_s in (("slurm", spec.slurm.grace), ("kubernetes", spec.kubernetes.grace)):
         if grace_s is not None and shutdown_s > grace_s:
             yield Problem(
                 ("timeouts", "shutdown"),
-                f"{format_duration(shutdown_s)}, and a preempted job is killed after {site}.grace "
+                f"{said}, and a preempted job is killed after {site}.grace "
                 f"({format_duration(grace_s)}): its checkpoint may be cut off",
                 f"write timeouts.shutdown: {format_duration(grace_s)}, and see that a checkpoint "
                 "takes less",
@@ -91,9 +94,16 @@ def _step_problems(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
-def nesting_doubts(spec: JobSpec) -> Iterator[Problem]:
-    """Yield which limits, that the job does not write, have given way to those that it does."""
+def nesting_doubts(spec: JobSpec, target: str) -> Iterator[Problem]:
+    """Yield which limits, that the job does not write, have given way to those that it does, and
+    that a stop begins early.
+
+    Args:
+        target: what starts the job; on this machine nothing stops it at its time limit.
+    """
     limits, usual = spec.limits, spec.timeouts
+    if target != "local":
+        yield from _early_doubts(spec, target)
     if limits.shutdown_s < usual.shutdown:
         yield Problem(
             TIME_LIMIT,
@@ -109,3 +119,19 @@ def nesting_doubts(spec: JobSpec) -> Iterator[Problem]:
             f"({format_duration(usual.step)}), which is {format_duration(limits.step_s)} here",
             f"write timeouts.step: {format_duration(limits.step_s)} if that is meant",
         )
+
+
+def _early_doubts(spec: JobSpec, target: str) -> Iterator[Problem]:
+    """A stop of the length that was written begins before half of the time. Slurm begins it then
+    (--signal), node.py in a pod at half (Signals.limit)."""
+    limit_s, lead_s = spec.resources.time_limit, spec.limits.shutdown_s + LEAVE_S
+    if limit_s is None or limit_s >= 2 * lead_s:
+        return
+    begin = f"after {format_duration(limit_s - lead_s)}" if target == "slurm" else "at half of it"
+    yield Problem(
+        TIME_LIMIT,
+        f"{format_duration(limit_s)} leaves little beside timeouts.shutdown "
+        f"({format_duration(spec.limits.shutdown_s)}): the stop begins {begin}",
+        "write a longer time_limit, or a shorter timeouts.shutdown",
+        involves=(("timeouts", "shutdown"),),
+    )

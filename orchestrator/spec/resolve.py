@@ -65,6 +65,7 @@ class ResolvedJob(NamedTuple):
             another layer replaces do not count.
         elements: those of the job's sweep, in their order; none without a sweep.
         chosen: what `parallelism.strategy: auto` has become and why, a line each.
+        written: the job with its `auto`, where the one here has become something else.
     """
 
     spec: JobSpec
@@ -74,6 +75,7 @@ class ResolvedJob(NamedTuple):
     variables: tuple[Fault, ...] = ()
     elements: tuple[Element, ...] = ()
     chosen: tuple[str, ...] = ()
+    written: JobSpec | None = None
 
     @property
     def specs(self) -> list[JobSpec]:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from orchestrator.spec.base import Duration, Part, duration
 
@@ -60,16 +60,24 @@ class Timeouts(Part):
     shutdown: Duration = duration(
         "5m",
         "From the request to stop until what still runs is killed; long enough for a checkpoint. "
-        "Not written, it is less in an attempt that is too short for it: half of that less 30 s. "
+        "Not written, it is at most half of resources.time_limit less 30 s. "
         "Slurm: lead of --signal; Kubernetes: terminationGracePeriodSeconds is a minute more.",
     )
+
+    _by_profile: frozenset[str] = PrivateAttr(default=frozenset())
 
     @model_validator(mode="after")
     def _only_what_the_job_writes(self, info: ValidationInfo) -> "Timeouts":
         """A limit of a profile's defaults is a default: it counts as given by nobody."""
         if info.context is not None:
+            self._by_profile = frozenset(self.given(*info.context[UNWRITTEN]))
             self.model_fields_set.difference_update(info.context[UNWRITTEN])
         return self
+
+    def weight(self, name: str) -> int:
+        """Return how much a limit counts against another: 2 by the job, 1 by a profile's defaults,
+        0 by nobody."""
+        return 2 if self.given(name) else int(name in self._by_profile)
 
 
 class PhaseLimits(NamedTuple):
@@ -94,13 +102,13 @@ def phase_limits(timeouts: Timeouts, num_nodes: int, time_limit_s: int | None) -
         time_limit_s: of an attempt; None where it is the site's.
     """
     by_size_s = 10 * MINUTE_S + num_nodes
-    step_s = _step_s(timeouts)
+    first_step_s, step_s = _steps_s(timeouts)
     return PhaseLimits(
         queue_s=timeouts.queue,
         start_s=timeouts.start or by_size_s,
         rendezvous_s=timeouts.rendezvous or by_size_s,
         load_s=timeouts.load or 30 * MINUTE_S + num_nodes,
-        first_step_s=_first_step_s(timeouts, step_s),
+        first_step_s=first_step_s,
         step_s=step_s,
         evaluation_s=timeouts.evaluation,
         checkpoint_s=timeouts.checkpoint,
@@ -108,23 +116,21 @@ def phase_limits(timeouts: Timeouts, num_nodes: int, time_limit_s: int | None) -
     )
 
 
-def _step_s(timeouts: Timeouts) -> int:
-    if timeouts.given("step") or not timeouts.given("first_step"):
-        return timeouts.step
-    assert timeouts.first_step is not None
-    return min(timeouts.step, timeouts.first_step)
-
-
-def _first_step_s(timeouts: Timeouts, step_s: int) -> int:
-    first_s = timeouts.first_step or 30 * MINUTE_S
-    return first_s if timeouts.given("first_step") else max(first_s, step_s)
+def _steps_s(timeouts: Timeouts) -> tuple[int, int]:
+    """Seconds of the first step and of a later one: of two that contradict one another, the one
+    that counts less gives way. Two that count the same are a fault (nesting.py)."""
+    first_s, step_s = timeouts.first_step or 30 * MINUTE_S, timeouts.step
+    first, later = timeouts.weight("first_step"), timeouts.weight("step")
+    if first_s >= step_s or first == later:
+        return first_s, step_s
+    return (first_s, first_s) if first > later else (step_s, step_s)
 
 
 def _shutdown_s(timeouts: Timeouts, time_limit_s: int | None) -> int:
     """Seconds of a stop; in an attempt that is too short for them, so many that the stop begins at
     half of it, where that is enough for a checkpoint."""
     usual_s = timeouts.shutdown
-    if time_limit_s is None or time_limit_s > usual_s + LEAVE_S or timeouts.given("shutdown"):
+    if time_limit_s is None or timeouts.given("shutdown"):
         return usual_s
-    shorter_s = time_limit_s // 2 - LEAVE_S
-    return shorter_s if shorter_s >= MIN_SHUTDOWN_S else usual_s
+    half_s = time_limit_s // 2 - LEAVE_S
+    return min(usual_s, half_s) if half_s >= MIN_SHUTDOWN_S else usual_s

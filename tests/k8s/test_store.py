@@ -64,6 +64,8 @@ def test_a_running_pod_gives_the_whole_folder(
     assert store.sha256(paths) == here.sha256(paths)
     assert store.ends([*paths, "none"], 3) == [data[-3:], b"x", b""]
     assert (store.tail("none", 0), store.list("none")) == (b"", [])
+    paths += ["checkpoints", "none"]
+    assert store.kinds(paths) == here.kinds(paths) == ["file", "file", "folder", "missing"]
     with pytest.raises(BackendError, match="pod demo-0"):
         store.read("none")
     store.remove("checkpoints")
@@ -94,6 +96,7 @@ def test_without_a_pod_the_logs_tell_what_they_can(
     assert store.read("rendered/trainer.json") == b'{"steps": 3}'
     assert store.ends(["metrics.jsonl", "goodput.jsonl"], 5) == [b"2.0}\n", b""]
     assert store.list("attempts") == ["1"]
+    assert store.kinds(["metrics.jsonl", "attempts", "none"]) == ["file", "folder", "missing"]
     for ask in (lambda: store.files("checkpoints"), lambda: store.sha256(["a"]),
                 lambda: store.read("job.yaml"), lambda: store.write("a", b"")):  # fmt: skip
         with pytest.raises(BackendError, match=r"lies on the claim shared, .*--reader-pod"):

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from running import wait_until
 from runs import Listener, Run
 from saves import all_contents, beside, in_thread, job, on_rank, wait_for
+from trainer import phase
 from trainer.checkpoint import name_of
 
 SECOND, FOURTH = name_of(2, 1), name_of(4, 1)
@@ -202,6 +204,24 @@ def test_a_save_aside_that_takes_too_long_ends_the_attempt(tmp_path: Path) -> No
         matches(f"{SECOND}.*timeouts.checkpoint.*8 s", error["message"])
     matches("rank 0 on .*: the disk does not answer", run.errors()[0]["message"])
     assert run.checkpoints() == []
+
+
+def hold_the_removal(run: Run, name: str, step: int) -> None:
+    if (name, step) == ("prune", 2):
+        wait_until(lambda: phase.current == ("prune", 2), "the main thread at the removal", 60)
+        wait_for(run.attempt_dir() / "errors" / "rank-00000.json")
+
+
+@pytest.mark.case("T25")
+def test_a_removal_beside_the_training_that_takes_too_long_is_told_as_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    (ended,) = run.start(beside(num_ranks=1, checkpoint__timeout_s=1), listener=hold_the_removal)
+    assert ended.value == 1
+    matches(
+        f"{SECOND} is whole, and old checkpoints were not removed within timeouts.checkpoint .1 s",
+        run.errors()[0]["message"],
+    )
+    assert run.checkpoints() == [SECOND]
 
 
 def stall(_run: Run, name: str, step: int) -> None:

@@ -14,7 +14,7 @@ from orchestrator.estimate.advice import Advice, advise
 from orchestrator.estimate.gpt import gpt_outline
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.lines import changes, crosses_nodes, left_open, spec_with
-from orchestrator.estimate.reason import gb, gib, seconds
+from orchestrator.estimate.reason import gb, gib, reason_for, seconds
 from orchestrator.estimate.search import TIE_SHARE, Question
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.variants import batches, complexity, shapes
@@ -109,7 +109,7 @@ def test_a_large_model_on_several_nodes_is_gathered_inside_a_node() -> None:
 def test_a_group_over_several_nodes_is_proposed_where_a_node_is_too_small() -> None:
     """A node of 2 GPUs cannot hold a copy, and one group of all 128 ranks is slower."""
     spec = job(64, 2, LARGE, "", 1)
-    asked = question(spec, hardware(48, network=100e9, latency=50e-6))
+    asked = question(spec, hardware(48, network=100e9, latency=100e-6))
     found = advise(asked)
     setting = best(found)
     group = setting.shard_group
@@ -122,11 +122,42 @@ def test_a_group_over_several_nodes_is_proposed_where_a_node_is_too_small() -> N
     flat = dataclasses.replace(setting, strategy="full_shard", shard_group=None)
     assert asked.fits(flat)
     assert not asked.fits(dataclasses.replace(setting, shard_group=2))
-    assert changes(flat, setting) == {
+    assert changes(spec_with(spec, flat), setting).set == {
         "parallelism.strategy": "hybrid_shard",
         "parallelism.shard_group": group,
         "parallelism.fsdp.across_nodes": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("network", "micro", "strategy"),
+    [
+        # The network hides: the simplest that fits, over all ranks.
+        (400e9, 4, "shard_grad_op"),
+        (50e9, 4, "shard_grad_op"),
+        # One micro-batch: groups would send 7 P a node (P parameters) in place of 6 P.
+        (10e9, 1, "shard_grad_op"),
+        # Many: gathers go over the network with each of them, sums once.
+        (10e9, 32, "hybrid_shard"),
+    ],
+)
+def test_groups_in_a_node_are_for_a_network_that_a_step_waits_for(
+    network: float, micro: int, strategy: str
+) -> None:
+    """The sixth line of the choice in ten lines: 6.6 B parameters on 8 x 8."""
+    found = advice(8, 8, LARGE, "", micro, memory_gb=85.5, network=network, latency=14e-6)
+    assert best(found).strategy == strategy
+    assert best(found).shard_group == (8 if strategy == "hybrid_shard" else None)
+
+
+def test_two_times_that_read_alike_are_not_told_apart() -> None:
+    found = advice(1, 8, SMALL, memory_gb=80).best
+    assert found is not None
+    assert found.pace is not None
+    for share, words in ((0.9999, "would take as long: within"), (0.99, " a step in place of ")):
+        step_s = found.pace.step_s * share
+        other = dataclasses.replace(found, pace=dataclasses.replace(found.pace, step_s=step_s))
+        assert words in reason_for(found, [found, other], found, hardware(80))
 
 
 def test_what_is_written_stays() -> None:

@@ -73,7 +73,9 @@ def test_files_that_are_no_such_files_do_not_hinder(cli: Cli, run_dir: Path) -> 
         (run_dir / name).write_bytes(b"\xff[1, 2")
     (run_dir / "metrics.jsonl").unlink()
     (run_dir / "metrics.jsonl").mkdir()
-    assert "metrics.jsonl: Is a directory" in report(cli)
+    page = report(cli)
+    for words in ("metrics.jsonl: a folder", "attempts: a file", "plan.json: no JSON object"):
+        assert f"<li>{words}" in page
 
 
 def test_many_attempts(cli: Cli, run_dir: Path) -> None:

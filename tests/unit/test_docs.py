@@ -57,18 +57,20 @@ def hardware_page() -> str:
     head = (
         "# Cards and links\n\nMade from `orchestrator/data/cards.yaml`, `links.yaml` and the "
         "profile's own descriptions by `make golden`. How to use them: "
-        "[cluster profiles](../profiles.md#hardware).\n"
+        "[cluster profiles](../profiles.md#hardware).\n\nMemory in GiB is what the driver "
+        "reports, in GB what the card is sold with.\n"
     )
     rows = [
         head,
         "| key of a profile | type | default | meaning |\n|---|---|---|---|",
         *map(key_row, part_fields(HardwareFacts, "hardware.")),
-        "\nPeaks without sparsity, in TFLOP/s; memory as it is sold; one direction of a link.\n",
+        "\nPeaks without sparsity, in TFLOP/s; one direction of a link.\n",
         "| card | memory | fp32 | tf32 | bf16 | fp16 | GB/s | link | also called | source |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for card in cards().values():
-        size = f"{(card.memory_bytes or 0) / 1e9:g} GB" if card.memory_bytes else ""
+        unit, unit_bytes = ("GB", 1e9) if card.memory_is_sold else ("GiB", 2**30)
+        size = f"{card.memory_bytes / unit_bytes:.4g} {unit}" if card.memory_bytes else ""
         peaks = (f"{card.peak[one] / 1e12:g}" if one in card.peak else "" for one in FORMATS)
         speed = f"{(card.memory_bandwidth or 0) / 1e9:g}"
         others = ", ".join(card.aliases)
@@ -95,6 +97,7 @@ def fabrics_page() -> str:
         sets = [
             f"`{name}={setting.value}`"
             + " (not in pods without the node's network)" * setting.of_node
+            + " (not in pods without a volume that has it)" * setting.node_file
             for name, setting in found.variables.items()
         ]
         sets += [f"`source {found.script.path}`"] if found.script else []
@@ -109,9 +112,11 @@ def fabrics_page() -> str:
 
 
 def _pods_words(pods: Pods) -> list[str]:
-    words = [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
+    words = [f"GPUs as `{pods.gpu_resource}`"] if pods.gpu_resource else []
+    words += [f"`{name}: {count}`" for name, count in pods.extra_resources.items()]
     words += ["IPC_LOCK"] * pods.rdma + ["the node's network"] * pods.host_network
     words += ["folders of the node"] * bool(pods.volumes)
+    words += ["the cards, by the site"] * bool(pods.by_site)
     return words + [f"the side-car `{sidecar.name}`" for sidecar in pods.sidecars]
 
 

@@ -61,6 +61,18 @@ def test_each_card_says_who_says_so_and_how_fast_it_is() -> None:
         assert card.name == "cpu" or order == sorted(order)
 
 
+def test_memory_is_what_the_driver_reports_where_that_is_known() -> None:
+    """nvidia-smi's total of a card of 141 GB is 143,771 MiB, more than the decimal number."""
+    assert cards()["h200"].memory_bytes == 143771 * 2**20
+    assert not cards()["h200"].memory_is_sold
+    assert cards()["mi300x"].memory_is_sold
+    for card in cards().values():
+        # A driver's number is within a tenth of the name's.
+        sold = card.name.rpartition("-")[2].removesuffix("gb")
+        if sold.isdecimal() and card.name.endswith("gb"):
+            assert 1 <= (card.memory_bytes or 0) / (int(sold) * 10**9) < 1.1
+
+
 def test_each_link_says_who_says_so() -> None:
     for link in links().values():
         assert len(link.source) > 10
@@ -155,13 +167,13 @@ def test_units_of_speed_are_decimal() -> None:
 def test_the_type_of_gpu_gives_card_and_link(tmp_path: Path) -> None:
     found = gpus("price_per_gpu_hour: 2.5", tmp_path, gpu_type="h100")
     assert found.card == "h100-sxm"
-    assert found.memory_bytes == 80 * 10**9
+    assert found.memory_bytes == 81559 * 2**20
     assert found.peak["bf16"] == pytest.approx(989.5e12)
     assert found.inside is not None
     assert (found.inside.name, found.between) == ("nvlink-4", None)
     assert (found.context_bytes, found.price_per_gpu_hour) == (CONTEXT_BYTES, 2.5)
     assert found.utilisation == {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
-    assert found.scatter_rounds == 1
+    assert (found.scatter_rounds, found.trees, found.host_bandwidth) == (1, True, 25e9)
     assert any("h100 is taken for h100-sxm" in said for said in found.assumed)
 
 
@@ -176,6 +188,7 @@ inside: {link: nvlink-4, latency: 9us}
 between: {bandwidth: 200GB/s}
 overlap: 0.8
 context: 2GiB
+host_bandwidth: 50GB/s
 unit_overhead: 1ms"""
     found = gpus(text, tmp_path, gpu_type="h100")
     assert (found.card, found.memory_bytes) == ("a100-80gb", 79 * 2**30)
@@ -187,6 +200,7 @@ unit_overhead: 1ms"""
     assert found.between is not None
     assert (found.between.bandwidth, found.between.latency_s) == (200e9, 0.0)
     assert (found.context_bytes, found.unit_overhead_s) == (2 * 2**30, 0.001)
+    assert found.host_bandwidth == 50e9
     assert found.assumed == ()
 
 
@@ -208,6 +222,7 @@ def test_without_gpus_a_rank_has_its_cores_and_its_share_of_the_memory(tmp_path:
     assert found.memory_bytes == 2 * 2**30
     assert found.peak["fp32"] == pytest.approx(3 * cards()["cpu"].peak["fp32"])
     assert (found.overlap, found.context_bytes, found.scatter_rounds) == (0.0, 0, 2)
+    assert not found.trees
     assert (found.inside, found.between) == (links()["loopback"], None)
 
 

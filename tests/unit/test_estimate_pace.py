@@ -9,11 +9,12 @@ import pytest
 from test_estimate_traffic import FULL_BF16, GB, HYBRID_BF16, SEVEN_B, setting
 
 from orchestrator.cards import Link
-from orchestrator.estimate.figures import Pace, Transfer
+from orchestrator.estimate.figures import Pace, Traffic, Transfer
 from orchestrator.estimate.gpt import gpt_outline
 from orchestrator.estimate.hardware import Hardware
 from orchestrator.estimate.outline import Outline
-from orchestrator.estimate.pace import edge_s, pace, seconds, span_s
+from orchestrator.estimate.pace import pace, work_of
+from orchestrator.estimate.rings import seconds
 from orchestrator.estimate.setting import Setting
 from orchestrator.estimate.traffic import traffic
 from orchestrator.estimate.whole import estimate
@@ -39,6 +40,10 @@ def of(case: Setting, outline: Outline = GPT2, hardware: Hardware = FAST) -> Pac
     found = pace(case, outline, traffic(case, outline), hardware)
     assert found is not None
     return found
+
+
+def span_s(sent: Traffic, hardware: Hardware, span: str) -> float:
+    return sum(seconds(one, hardware) for one in sent.transfers if one.span == span)
 
 
 def between(rate: float) -> Hardware:
@@ -123,7 +128,7 @@ def test_under_ddp_the_last_bucket_is_exposed_and_the_rest_hides() -> None:
     case = setting(**LONG)
     found = of(case, hardware=between(1e12))
     (sums,) = traffic(case, GPT2).transfers
-    assert found.exposed_s == pytest.approx(edge_s(sums, between(1e12)))
+    assert found.exposed_s == pytest.approx(work_of(sums, between(1e12)).edge_s)
     assert 0 < found.exposed_s < found.between_s
     # The token embedding's gradient comes last, and is in no other bucket.
     assert sums.edge_bytes >= 4 * 50257 * 768
@@ -223,9 +228,9 @@ def test_what_the_figures_leave_out_is_said() -> None:
     said = "\n".join(estimate(setting(), GPT2, FAST).left_out)
     assert "the allocator" in said
     assert "checkpoints" in said
-    assert "trees" not in said
-    many = replace(FAST, context_bytes=2**30)
-    assert "trees" in "\n".join(estimate(setting(num_nodes=16), GPT2, many).left_out)
+    assert "host_bandwidth" not in said
+    away = estimate(setting(strategy="full_shard", cpu_offload=True), GPT2, FAST)
+    assert any("25 GB/s (hardware.host_bandwidth)" in words for words in away.left_out)
     prototype = estimate(setting(strategy="dp"), GPT2, FAST)
     assert prototype.pace is None
     assert any("strategy dp" in words for words in prototype.left_out)

@@ -81,6 +81,22 @@ def test_a_preset_takes_over_what_it_extends() -> None:
     assert oldest.kubernetes == preset("efa").kubernetes
 
 
+def test_what_names_the_node_does_so_with_another_value(tmp_path: Path) -> None:
+    """Until the file itself says otherwise, over any number of files."""
+    head = "version: 1\nsummary: s\nbackends: [nccl]\nreviewed: now\ntried: true\n"
+    variable = "variables: {{{}: {{value: x, why: w, source: s{}}}}}\n"
+    for name, extends, own in [
+        ("a", "efa", variable.format("NCCL_SOCKET_IFNAME", "")),
+        ("b", "./a.yaml", variable.format("NCCL_SOCKET_IFNAME", "")),
+        ("c", "./b.yaml", variable.format("NCCL_SOCKET_IFNAME", ", of_node: false")),
+        ("d", "azure-nd-h100-v5", variable.format("NCCL_TOPO_FILE", "")),
+    ]:
+        (tmp_path / f"{name}.yaml").write_text(f"{head}name: {name}\nextends: {extends}\n{own}")
+    a, b, c = (preset(f"{tmp_path}/{n}.yaml").variables["NCCL_SOCKET_IFNAME"] for n in "abc")
+    assert [(s.value, s.of_node) for s in (a, b, c)] == [("x", True), ("x", True), ("x", False)]
+    assert preset(f"{tmp_path}/d.yaml").variables["NCCL_TOPO_FILE"].node_file
+
+
 def test_the_users_value_holds_and_is_told() -> None:
     given = {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "INFO"}
     told = {conflict.name: conflict.message for conflict in conflicts(preset("infiniband"), given)}

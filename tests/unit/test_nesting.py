@@ -1,4 +1,4 @@
-"""How the time limits of the phases nest, and slices of GPUs: what is refused, and what is left."""
+"""How the time limits of the phases nest: what is refused, and what is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ JOB: dict[str, Any] = {
     "train": {"model": {"preset": "nano"}, "data": {"python_docs": True}, "steps": 5},
 }
 PHASES = ("start", "rendezvous", "load", "first_step", "step", "evaluation", "checkpoint")
-GPUS = {"nodes": 2, "gpus_per_node": 2}
 
 
 def resolved(
@@ -165,7 +164,19 @@ def test_the_first_step_has_as_long_as_any() -> None:
         ({"step": "1h"}, None, {"first_step": "10m"}, {"step": 600, "first_step": 600},
          ["timeouts.first_step"]),
         ({"first_step": "10m"}, None, {"step": "1h"}, {"step": 3600, "first_step": 3600}, []),
-        ({"first_step": "10m", "step": "1h"}, None, {}, {"step": 3600, "first_step": 3600}, []),
+        # The default gives way to the profile as well, and the profile to the job.
+        ({"first_step": "10m"}, None, {}, {"step": 600, "first_step": 600},
+         ["timeouts.first_step"]),
+        ({"first_step": "2h"}, None, {}, {"step": 1800, "first_step": 7200}, []),
+        ({"step": "1h"}, None, {}, {"step": 3600, "first_step": 3600}, []),
+        ({"first_step": "5m", "step": "10m"}, None, {"step": "20m"},
+         {"step": 1200, "first_step": 1200}, []),
+        ({}, "5m30s", {}, {"shutdown": 135}, ["resources.time_limit"]),
+        ({}, "5m31s", {}, {"shutdown": 135}, ["resources.time_limit"]),
+        ({}, "10m59s", {}, {"shutdown": 299}, ["resources.time_limit"]),
+        ({}, "11m", {}, {"shutdown": 300}, []),
+        ({"shutdown": "10m"}, "10m31s", {}, {"shutdown": 285}, ["resources.time_limit"]),
+        ({}, "5m31s", {"shutdown": "5m"}, {"shutdown": 300}, ["resources.time_limit"]),
     ],
 )  # fmt: skip
 def test_what_the_profiles_defaults_say_gives_way_to_what_the_job_writes(
@@ -176,7 +187,24 @@ def test_what_the_profiles_defaults_say_gives_way_to_what_the_job_writes(
     found = resolved({}, {"timeouts": defaults}, resources=resources, timeouts=timeouts)
     limits = found.spec.limits._asdict()
     assert {name: limits[f"{name}_s"] for name in held} == held
-    assert [found.fault(doubt).key for doubt in nesting_doubts(found.spec)] == doubts
+    assert [found.fault(doubt).key for doubt in nesting_doubts(found.spec, "slurm")] == doubts
+
+
+@pytest.mark.parametrize(
+    ("target", "begin"), [("slurm", ["after 1s"]), ("jobset", ["at half of it"]), ("local", [])]
+)
+def test_a_stop_that_begins_early_is_told(target: str, begin: list[str]) -> None:
+    spec = job(resources={"time_limit": "5m31s"}, timeouts={"shutdown": "5m"})
+    text = "5m31s leaves little beside timeouts.shutdown (5m): the stop begins "
+    assert [d.message for d in nesting_doubts(spec, target)] == [text + word for word in begin]
+    longer = job(resources={"time_limit": "11m"}, timeouts={"shutdown": "5m"})
+    assert not list(nesting_doubts(longer, target))
+
+
+@given(st.integers(120, 2000))
+def test_a_stop_that_nobody_writes_never_begins_before_half_of_the_time(limit: int) -> None:
+    shutdown_s = job(resources={"time_limit": f"{limit}s"}).limits.shutdown_s
+    assert limit - shutdown_s - LEAVE_S >= limit / 2
 
 
 @pytest.mark.parametrize("where", ["job", "cluster", "set"])
@@ -194,6 +222,19 @@ def test_what_cannot_work_is_told_where_the_profile_says_it() -> None:
     with pytest.raises(FaultsError) as caught:
         resolved({"slurm": {"grace": "90s"}}, {"timeouts": {"shutdown": "10m"}})
     assert [(f.file, f.key) for f in caught.value.faults] == [("profile dev", "timeouts.shutdown")]
+    with pytest.raises(FaultsError) as caught:
+        resolved({}, {"timeouts": {"first_step": "5m", "step": "10m"}})
+    [fault] = caught.value.faults
+    assert (fault.file, fault.key) == ("profile dev", "timeouts.first_step")
+    assert fault.message.startswith("5m, and a later step may take timeouts.step (10m)")
+
+
+def test_a_fault_has_the_number_that_stands_where_it_points() -> None:
+    site, defaults = {"slurm": {"grace": "90s"}}, {"timeouts": {"shutdown": "10m"}}
+    with pytest.raises(FaultsError) as caught:
+        resolved(site, defaults, resources={"time_limit": "5m"})
+    [fault] = caught.value.faults
+    assert fault.message.startswith("10m, 2m beside this resources.time_limit, and a preempted job")
 
 
 @pytest.mark.parametrize("nodes", [1, 1000])
@@ -240,50 +281,6 @@ def test_any_limits_are_refused_or_nest(
         assert limits.shutdown_s + 30 < limit
         for name in PHASES:
             assert timeouts[name] is None or timeouts[name] + 30 < limit  # type: ignore[operator]
-
-
-@pytest.mark.case("L28")
-@pytest.mark.parametrize(
-    ("resources", "site", "network", "key"),
-    [
-        (GPUS, {"gpu_resource": "nvidia.com/mig-1g.5gb"}, {}, "kubernetes.gpu_resource"),
-        (GPUS, {"gpu_resource": "nvidia.com/mig-3g.40gb"}, {"backend": "nccl"},
-         "kubernetes.gpu_resource"),
-        ({**GPUS, "gpu_type": "a100_2g.10gb"}, {}, {}, "resources.gpu_type"),
-        ({**GPUS, "gpu_type": "MIG-small"}, {}, {"backend": "cpu:gloo,cuda:nccl"},
-         "resources.gpu_type"),
-        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"shared_gpus": True}, None),
-        ({**GPUS, "gpu_type": "1g.10gb"}, {}, {"backend": "gloo"}, None),
-        ({"gpus_per_node": 1, "gpu_type": "1g.10gb"}, {}, {}, None),
-        ({**GPUS, "gpu_type": "migration-a100"}, {}, {}, None),
-        (GPUS, {"gpu_resource": "amd.com/gpu"}, {}, None),
-    ],
-)  # fmt: skip
-def test_ranks_on_slices_of_one_gpu_are_refused_under_nccl(
-    resources: dict[str, Any], site: dict[str, Any], network: dict[str, Any], key: str | None
-) -> None:
-    found = faults({"kubernetes": site}, resources=resources, network=network)
-    assert [fault.key.removeprefix("clusters.dev.") for fault in found] == ([key] if key else [])
-    for fault in found:
-        assert "nccl does not support 4 ranks on slices" in fault.message
-        assert "network.shared_gpus: true" in fault.fix
-
-
-@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl", "cpu:gloo,cuda:nccl"])
-def test_backends_of_devices_need_devices(backend: str) -> None:
-    [fault] = faults(network={"backend": backend})
-    assert (fault.key, fault.message) == (
-        "network.backend", f"{backend} needs GPUs, and resources.gpus_per_node is 0",
-    )  # fmt: skip
-    assert not faults(network={"backend": backend}, resources=GPUS)
-
-
-@pytest.mark.parametrize("backend", ["xccl", "hccl", "cncl"])
-def test_what_lies_on_the_cpu_needs_a_backend_for_it(backend: str) -> None:
-    parallelism = {"strategy": "full_shard", "cpu_offload": True}
-    [fault] = faults(network={"backend": backend}, resources=GPUS, parallelism=parallelism)
-    assert fault.key == "parallelism.cpu_offload"
-    assert f"{backend} sums on its own devices alone" in fault.message
 
 
 def test_what_the_nodes_take_for_granted_is_counted_with() -> None:

@@ -154,10 +154,14 @@ def test_a_backend_that_the_fabric_is_not_for(fabric: str, backend: str, fault: 
 
 @pytest.mark.parametrize(
     ("target", "unused"),
-    [("slurm", []), ("jobset", ["host_suffix"]), ("local", ["address_family", "host_suffix"])],
+    [
+        ("slurm", []),
+        ("jobset", ["host_suffix"]),
+        ("local", ["interface", "address_family", "host_suffix"]),
+    ],
 )
 def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[str]) -> None:
-    text = "network: {address_family: ipv6, host_suffix: -ib}\n"
+    text = "network: {interface: ib0, address_family: ipv6, host_suffix: -ib}\n"
     text += "clusters: {dev: {kubernetes: {runs: {pvc: runs}}}}\n" * (target == "jobset")
     plan, found = planned(text, target=target), judged(text, target=target)
     is_local = target == "local"
@@ -166,6 +170,14 @@ def test_a_key_that_the_target_does_not_use_is_said(target: str, unused: list[st
     )
     assert [w.key for w in found.warnings] == [f"network.{key}" for key in unused]
     assert dict(plan.env).get("NCCL_SOCKET_FAMILY") == (None if is_local else "AF_INET6")
+    assert dict(plan.env)["NCCL_SOCKET_IFNAME"] == ("=lo" if is_local else "=ib0")
+
+
+def test_what_nothing_sets_on_this_machine_is_not_said_to_be_set() -> None:
+    text = "network: {interface: ib0}\nenv: {GLOO_SOCKET_IFNAME: lo}\n"
+    [unused] = judged(text, target="local").warnings
+    assert unused.key == "network.interface"
+    assert [w.key for w in judged(text).warnings] == ["env.GLOO_SOCKET_IFNAME"]
 
 
 def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
@@ -176,48 +188,6 @@ def test_a_faulty_preset_is_told_in_its_own_file(tmp_path: Path) -> None:
     [missing] = judged("network: {fabric: ./nowhere.yaml}\n").faults
     assert (missing.key, missing.where()) == ("network.fabric", "job.yaml:4:19")
     assert "nowhere.yaml" in missing.message
-
-
-@pytest.mark.parametrize(
-    ("timeouts", "exec_s", "phases"),
-    [
-        ("", None, ""),
-        ("step: 10m", None, "timeouts.step (10m)"),
-        ("checkpoint: 10m", None, "timeouts.checkpoint (10m)"),
-        ("evaluation: 10m", None, "timeouts.evaluation (10m)"),
-        ("first_step: 25m, step: 25m", None, "timeouts.first_step (25m) or timeouts.step (25m)"),
-        ("load: 25m", None, "timeouts.load (25m)"),
-        ("checkpoint: 10m", 600, ""),
-        ("checkpoint: 10m", 661, "timeouts.checkpoint (10m)"),
-        ("evaluation: 2h", 1859, ""),
-        ("load: 1h, first_step: 1h, checkpoint: 1h", 1860, "timeouts.step (30m)"),
-    ],
-)
-def test_hccl_gives_up_in_each_phase_before_torch(
-    timeouts: str, exec_s: int | None, phases: str
-) -> None:
-    sets = [] if exec_s is None else [f"env.HCCL_EXEC_TIMEOUT={exec_s}"]
-    found = judged(f"network: {{fabric: hccl}}\ntimeouts: {{{timeouts}}}\n", *sets).faults
-    key = "network.fabric" if exec_s is None else "env.HCCL_EXEC_TIMEOUT"
-    message = (
-        f"HCCL_EXEC_TIMEOUT is {exec_s or 1836} s, and the ranks give up after {phases} and 60 s"
-    )
-    assert [(f.key, f.message) for f in found] == [(key, message)] * bool(phases)
-
-
-def test_hccl_connects_before_torch_gives_up() -> None:
-    text = "network: {fabric: hccl}\ntimeouts: {load: 5m}\n"
-    _, connects = judged(text).faults
-    assert connects.key == "network.fabric"
-    assert connects.message == (
-        "HCCL_CONNECT_TIMEOUT is 1200 s, and the ranks give up after timeouts.load (5m) and 60 s"
-    )
-    assert connects.fix == (
-        "make timeouts.load longer, or write network.env: "
-        '{HCCL_CONNECT_TIMEOUT: "..."} with less than 360'
-    )
-    sets = ["network.env.HCCL_CONNECT_TIMEOUT=300", "network.env.HCCL_EXEC_TIMEOUT=300"]
-    assert judged(text, *sets).faults == ()
 
 
 def test_a_profile_names_a_fabric_by_name_or_by_a_path_beside_it(tmp_path: Path) -> None:

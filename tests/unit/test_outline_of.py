@@ -108,14 +108,14 @@ def test_a_file_about_another_model_is_refused(
 
 def test_each_fault_of_a_file_has_its_path(job_file: Path) -> None:
     some = {"fp32/none": 1, "autocast/none": 2}
-    unit = {"name": 3, "parameters": [{"name": "w", "shape": ["x"], "item_bytes": 0}]}
+    unit = {"name": 3, "parameters": [{"name": "w", "shape": ["x", -5], "item_bytes": 0}]}
     write(job_file, units=[unit], working_bytes=some, context="32", more=1)
     with pytest.raises(FaultsError) as told:
         outline_of(spec_of(OWN), job_file)
     assert {fault.key for fault in told.value.faults} == {
         "context", "more", "units.0.name", "units.0.activation_bytes", "working_bytes.bf16/none",
-        "units.0.parameters.0.shape.0", "units.0.parameters.0.trainable",
-        "units.0.parameters.0.item_bytes",
+        "units.0.parameters.0.shape.0", "units.0.parameters.0.shape.1",
+        "units.0.parameters.0.trainable", "units.0.parameters.0.item_bytes",
     }  # fmt: skip
     assert "context: is 32 (input should be a valid integer)" in str(told.value.faults[0].render())
 

@@ -69,7 +69,7 @@ def answer(*words: object) -> dict[str, Any]:
 def test_the_text_has_figures_and_advice(job: Path) -> None:
     text = run(job).stdout
     for words in ("MEMORY of the fullest rank", "TRAFFIC of a rank", "TIME", "ADVICE",
-                  "optimizer state", "of 74.5 GiB: fits", "between nodes", "tokens/s",
+                  "optimizer state", "of 79.6 GiB: fits", "between nodes", "tokens/s",
                   "by price_per_gpu_hour", "the limit", "write into the job file:",
                   "      strategy: hybrid_shard", "next best:"):  # fmt: skip
         assert words in text, words
@@ -88,11 +88,20 @@ def test_the_lines_of_the_advice_are_taken_by_the_job_file(job: Path) -> None:
 def test_json_has_what_a_report_reads(job: Path) -> None:
     found = answer(job)
     assert found["memory"]["total_bytes"] == sum(found["memory"]["lines"].values())
-    assert found["memory"]["card_bytes"] == 80 * 10**9
+    assert found["memory"]["card_bytes"] == 81559 * 2**20
     assert found["fits"] is True
     assert found["tokens_per_s"] == pytest.approx(16 * 2 * 2048 / found["step_s"])
     assert found["traffic"]["between_bytes"] > 0 == found["traffic"]["inside_bytes"]
     assert found["pace"]["cost"] == pytest.approx(found["pace"]["total_s"] / 3600 * 16 * 2)
+
+
+def test_the_docs_name_all_that_json_has(job: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "planner.md").read_text()
+    passage = text.partition("## For programs")[2].partition("\n## ")[0]
+    found = answer(job, "--compare", "nodes=1")
+    names = {*found, *found["memory"], *found["traffic"], *found["advice"], *found["compared"][0]}
+    names |= found["advice"]["best"].keys()
+    assert {name for name in names if f"`{name}`" not in passage} == set()
 
 
 def test_without_hardware_memory_and_traffic_are_there_and_the_key_is_named(job: Path) -> None:
@@ -164,17 +173,17 @@ def test_a_sweep_is_said_to_be_left_out(job: Path) -> None:
     assert "the sweep's elements" in run(job).stdout
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
+@pytest.mark.parametrize("suffix", ["svg", "png", "PNG"])
 def test_plot_draws_memory_and_traffic(job: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib", reason="pip install 'orchestrate-training[report]'")
     files = [job.with_name(f"{name}.{suffix}") for name in "ab"]
     for file in files:
         run(job, "--plot", file)
     first, second = (file.read_bytes() for file in files)
-    assert first[:4] == (b"\x89PNG" if suffix == "png" else b"<?xm")
+    assert first[:4] == (b"\x89PNG" if suffix != "svg" else b"<?xm")
     if suffix == "svg":
         assert first == second
-        for words in (b"h100-sxm: 74.5 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):
+        for words in (b"h100-sxm: 79.6 GiB", b"hybrid_shard", b"between nodes", b"optimizer"):
             assert words in first
 
 

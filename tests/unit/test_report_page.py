@@ -19,6 +19,7 @@ from orchestrator.report.clean import shown
 from orchestrator.report.compare import as_csv, different_keys
 from orchestrator.report.files import Attempt, Run
 from orchestrator.report.page import compare_page, report_page
+from orchestrator.report.times import Times
 from orchestrator.report.told import Told
 
 VOID = {"meta"}
@@ -105,7 +106,7 @@ def run_of(name: str = "demo", words: str = "x", **more: Any) -> Run:
             Attempt(1, {"host": words}, {"code": 1, "reason": f"rank 1: {words}", "detail": words}),
             Attempt(2, owner, {"code": 0, "reason": "done"}, is_newest=True),
         ),
-        "intervals": tuple(intervals(LEDGER)),
+        "times": Times.read(intervals(LEDGER)),
         "goodput": read_goodput(LEDGER),
         "is_done": True,
         "left_out": (words,),
@@ -152,7 +153,7 @@ def test_a_page_tells_all_parts() -> None:
         "agrees with what is promised no",
         "changed since the checkpoint: x was 1 and is 2",
         "restart",
-        "all_reduce 2 1 3 5 MB",
+        "all_reduce 2 1 - 3 - 5 MB",
         "2 steps were made again",
     ):
         assert part in text, part

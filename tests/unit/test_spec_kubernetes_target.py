@@ -160,10 +160,9 @@ def test_a_name_of_52_letters_fits_a_hundred_workers() -> None:
     assert fault.fix == "shorten it to 46 characters"
 
 
-def notes(target: str, *, nodes: Any = 1, time_limit: str | None = None, **kubernetes: Any) -> str:
+def notes(target: str, *, nodes: Any = 1, **kubernetes: Any) -> str:
     profile = profile_of(target, **kubernetes)
-    resources = {"nodes": nodes, "time_limit": time_limit}
-    document = Document("f", "", JOB | {"resources": resources}, {})
+    document = Document("f", "", JOB | {"resources": {"nodes": nodes}}, {})
     return "\n".join(target_notes(resolve_job(document, profile).spec, profile))
 
 
@@ -175,8 +174,6 @@ def test_what_the_user_should_know_is_told_where_it_matters() -> None:
     assert "gone with the pod" in notes("job", runs={"empty_dir": True})
     host: dict[str, Any] = {"runs": {"host_path": "/lustre"}, "pod_security": "none"}
     assert "shared file system" in notes("job", nodes=2, **host)
-    assert "begins at half" in notes("job", time_limit="10m59s")
-    assert notes("job", time_limit="11m") == ""
     assert notes("local", nodes=2, runs={"empty_dir": True}) == ""
 
 

@@ -136,7 +136,7 @@ def test_the_script_has_each_option_once_and_as_one_word(place: Place) -> None:
         "--cpus-per-task=2", "--dependency=singleton", "--gres=gpu:2", "--job-name=by-submitit",
         f"--licenses={doubled}", "--mem=1024M", "--nice", "--nodes=2", "--ntasks-per-node=1",
         f"--output={log}", f"--error={log}", "--open-mode=append", "--requeue",
-        "--signal=USR2@330", "--time=10", "--wckey=submitit",
+        "--signal=USR2@285", "--time=10", "--wckey=submitit",
     }  # fmt: skip
     assert set(found) == expected
     assert not list(place.folder.rglob("gone"))
