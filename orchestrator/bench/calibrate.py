@@ -77,9 +77,13 @@ class Fit:
         if "update" in self.seconds:
             lines.append(f"  memory_bandwidth: {_rate(self.seconds['update'])}")
         for span in ("inside", "between"):
+            known = []
             if f"{span} byte" in self.seconds:
-                rate, late = (self.seconds[f"{span} {part}"] for part in ("byte", "message"))
-                lines.append(f"  {span}: {{bandwidth: {_rate(rate)}, latency: {_time(late)}}}")
+                known.append(f"bandwidth: {_rate(self.seconds[f'{span} byte'])}")
+            if f"{span} message" in self.seconds:
+                known.append(f"latency: {_time(self.seconds[f'{span} message'])}")
+            if known:
+                lines.append(f"  {span}: {{{', '.join(known)}}}")
         lines += ["  overlap: 0", f"  unit_overhead: {_time(self.seconds['unit'])}"]
         lines.append(f"  context: {max(1, round(self.context_bytes / 2**20))}MiB")
         return "\n".join(lines) + "\n"
@@ -127,12 +131,16 @@ def _terms(one: Observation) -> list[float]:
 
 
 def _sent(run: Observation) -> list[float]:
-    """Messages and bytes inside, then between."""
+    """Messages and bytes inside, then between. Of a ring over nodes, only the steps from node to
+    node are messages between them (see rings.py)."""
     counts = {"inside": [0.0, 0.0], "between": [0.0, 0.0]}
     for one in traffic(run.setting, run.outline).transfers:
         again = run.scatter_rounds if one.kind == "reduce_scatter" else 1
         moved = one.sent_bytes if one.span == "inside" else one.node_bytes
-        counts[one.span][0] += again * one.rounds * (one.group_size - 1) * one.count
+        hops = again * one.rounds * (one.group_size - 1) * one.count
+        far = again * one.rounds * (one.num_nodes - 1) * one.count if one.span == "between" else 0
+        counts["inside"][0] += hops - far
+        counts["between"][0] += far
         counts[one.span][1] += again * moved
     return [*counts["inside"], *counts["between"]]
 
