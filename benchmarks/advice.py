@@ -122,8 +122,8 @@ class Proof:
 
     folder: Path
     by_cpu: bool
+    resumed: bool
     began_s: float = field(default_factory=time.monotonic)
-    resumed: bool = False
     rows: dict[tuple[str, int], list[Rounds]] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     hardware: dict[int, str] = field(default_factory=dict)
@@ -140,7 +140,6 @@ class Proof:
         """Run `orchestrate bench` under a name; the rows of its folder that are done."""
         self.say(f"{name} {' '.join(words)}")
         folder = job.parent / f"{name}-bench"
-        self.resumed = self.resumed or folder.exists()
         command = [str(Path(sys.executable).with_name("orchestrate")), "bench", job.name, *words]
         command += ["--set", f"name={name}", "--steps", str(STEPS), "-o", folder.name, "--retry"]
         subprocess.run(
@@ -222,13 +221,18 @@ def wanted(names: Sequence[str]) -> Iterator[tuple[Shape, list[Model]]]:
             yield shape, models
 
 
-def main(folder: Path, names: Sequence[str], by_cpu: bool, out: Path) -> None:
+def main(folder: Path, names: Sequence[str], by_cpu: bool, out: Path, minutes: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    proof = Proof(folder, by_cpu)
+    proof = Proof(folder, by_cpu, resumed=any(folder.glob("*-bench")))
     for shape, models in wanted(names):
         proof.calibrate(shape)
         for model in models:
-            proof.judge(shape, model)
+            if proof.spent_s > 60 * minutes:
+                proof.missing.append(
+                    f"{model.name}-{shape.nodes}: not begun in {minutes:g} minutes"
+                )
+            else:
+                proof.judge(shape, model)
             out.write_text(page(proof))
     print(out.read_text())
     right, counted = score(proof.verdicts)
@@ -243,8 +247,10 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, default=FOLDER, help=words)
     parser.add_argument("--models", default="", help="Only these, with commas between them.")
     parser.add_argument("--page", type=Path, default=PAGE, help="Where the page is written.")
+    words = "No model is begun later than this; it takes some one minute each (12)."
+    parser.add_argument("--minutes", type=float, default=12, help=words)
     words = "Compare seconds of CPU of a step: for a machine that has other work too."
     parser.add_argument("--by-cpu", action="store_true", help=words)
     given = parser.parse_args()
     chosen = [name for name in given.models.split(",") if name]
-    main(given.folder.resolve(), chosen, given.by_cpu, given.page)
+    main(given.folder.resolve(), chosen, given.by_cpu, given.page, given.minutes)
