@@ -87,8 +87,9 @@ ci: kubectl test test-pods test-planner matrix faults-short demo slurm-demo test
 bench: setup
 	$(BIN)/python -m benchmarks
 
-# Advice against the measured fastest, on this machine; by hand, on a quiet one, or with
-# ADVICE=--by-cpu beside other work. Writes docs/advice-measured.md.
+# Advice against the measured fastest, on this machine, in some 13 minutes; by hand, on a quiet one, or
+# with ADVICE=--by-cpu beside other work. Writes docs/advice-measured.md. Runs are kept in
+# build/advice, from where a second call goes on: remove it to measure anew.
 bench-advice: setup
 	$(BIN)/python -m benchmarks.advice $(ADVICE)
 

@@ -91,11 +91,13 @@ def _metadata(plan: LaunchPlan, content_hash: str) -> dict[str, Pairs]:
         RUN_LABEL: plan.name,
     }
     annotations = {**kubernetes.annotations, HASH_ANNOTATION: content_hash}
-    chosen = {CHOSEN_ANNOTATION: " ".join(plan.chosen)} if plan.chosen else {}
+    if plan.chosen:
+        # On the pods too: kustomize gives them what all objects have in common.
+        annotations[CHOSEN_ANNOTATION] = " ".join(plan.chosen)
     found = {
         "labels": labels,
         "object_labels": {**labels, **object_labels(plan)},
-        "object_annotations": {**annotations, **chosen},
+        "object_annotations": annotations,
         "pod_labels": {**labels, **NO_ISTIO, **pod_labels(plan)},
         "pod_annotations": {**annotations, **NO_ISTIO, **pod_annotations(plan)},
         "runtime_labels": {**labels, **RUNTIME_LABELS},

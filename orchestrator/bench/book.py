@@ -14,6 +14,7 @@ from orchestrator.errors import UserError
 
 FILE = "bench.json"
 VERSION = 1
+SAME = ("job", "name", "cluster")  # of what was asked: with another one it is another bench
 DONE, REFUSED = "DONE", "REFUSED"
 
 
@@ -67,18 +68,26 @@ class Book:
     def open(cls, folder: Path, asked: dict[str, Any]) -> Book:
         """Return the book of a folder, with the rows that are there.
 
-        Raises UserError where its file is none of this version's.
+        Raises UserError where its file is none of this version's, and where it is the bench of
+        another job or cluster: cells are told apart by what they set alone.
         """
         path = folder / FILE
         try:
             data = json.loads(path.read_text("utf-8"))
             rows = [row_of(one) for one in data["rows"]]
+            before = {key: data["asked"][key] for key in SAME}
         except FileNotFoundError:
-            rows = []
+            return cls(folder, asked)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{path}: is no bench of this version ({error}); give another folder with -o"
             ) from None
+        for key, value in before.items():
+            if value != asked[key]:
+                raise UserError(
+                    f"{path}: is the bench of another {key} ({value}; here: {asked[key]}); give "
+                    "another folder with -o"
+                )
         return cls(folder, asked, {row.cell: row for row in rows})
 
     def add(self, row: Row) -> None:

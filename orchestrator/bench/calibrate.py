@@ -2,7 +2,8 @@
 
 A step is taken for a sum: operations by a speed, bytes of the update by a bandwidth, sharded units
 by an overhead, messages by a latency, and bytes sent by a bandwidth, with nothing overlapped. The
-unknown factors are those with the least relative errors (least squares, none below zero).
+unknown factors are those with the least relative errors (least squares, none below zero). Where
+runs do not tell two of them apart, both get a share: see EVENLY.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from orchestrator.estimate.traffic import traffic
 
 ROUNDS = 20_000  # of a descent by one factor at a time; some 0.5 s
 ENOUGH = 1e-12  # of a change in a round, relative
+# Weight of the wish that all parts be small, beside the errors: steps vary by some 5 %, and a part
+# is about half of a step, so (0.05 / 0.5) ** 2 for some ten runs together. Without it one of two
+# parts that grow together would get all, and the other none.
+EVENLY = 0.001
+SHOWN = 0.01  # of a step: where the update takes less in all runs, they do not show how fast it is
 NONE_S = 1e-9  # a factor that the runs show nothing of is printed as so short a time
 MOST_PER_S = 999_999e9  # or so high a rate
 
@@ -49,7 +55,8 @@ class Fit:
     """What was found.
 
     Args:
-        seconds: by name (see NAMES): of one operation, byte, unit or message.
+        seconds: by name (see NAMES): of one operation, byte, unit or message; without what the
+            runs do not show.
         context_bytes: what a process holds beside what the planner knows of.
         errors: relative, of each observation's step time.
     """
@@ -66,12 +73,17 @@ class Fit:
             "hardware:",
             f"  peak: {{{self.precision}: {_flops(self.seconds['computation'])}}}",
             "  utilisation: 1",
-            f"  memory_bandwidth: {_rate(self.seconds['update'])}",
         ]
+        if "update" in self.seconds:
+            lines.append(f"  memory_bandwidth: {_rate(self.seconds['update'])}")
         for span in ("inside", "between"):
+            known = []
             if f"{span} byte" in self.seconds:
-                rate, late = (self.seconds[f"{span} {part}"] for part in ("byte", "message"))
-                lines.append(f"  {span}: {{bandwidth: {_rate(rate)}, latency: {_time(late)}}}")
+                known.append(f"bandwidth: {_rate(self.seconds[f'{span} byte'])}")
+            if f"{span} message" in self.seconds:
+                known.append(f"latency: {_time(self.seconds[f'{span} message'])}")
+            if known:
+                lines.append(f"  {span}: {{{', '.join(known)}}}")
         lines += ["  overlap: 0", f"  unit_overhead: {_time(self.seconds['unit'])}"]
         lines.append(f"  context: {max(1, round(self.context_bytes / 2**20))}MiB")
         return "\n".join(lines) + "\n"
@@ -100,6 +112,8 @@ def fit(observations: Sequence[Observation]) -> Fit:
     seen = [any(row[i] for row in rows) for i in range(len(NAMES))]
     known = dict(zip(NAMES, factors, strict=True))
     kept = [name for name, there in zip(NAMES, seen, strict=True) if there or " " not in name]
+    if max(row[1] for row in relative) * known["update"] < SHOWN:
+        kept.remove("update")
     precision = observations[0].setting.precision
     return Fit(precision, {name: known[name] for name in kept}, _context(observations), errors)
 
@@ -117,18 +131,23 @@ def _terms(one: Observation) -> list[float]:
 
 
 def _sent(run: Observation) -> list[float]:
-    """Messages and bytes inside, then between."""
+    """Messages and bytes inside, then between. Of a ring over nodes, only the steps from node to
+    node are messages between them (see rings.py)."""
     counts = {"inside": [0.0, 0.0], "between": [0.0, 0.0]}
     for one in traffic(run.setting, run.outline).transfers:
         again = run.scatter_rounds if one.kind == "reduce_scatter" else 1
         moved = one.sent_bytes if one.span == "inside" else one.node_bytes
-        counts[one.span][0] += again * one.rounds * (one.group_size - 1) * one.count
+        hops = again * one.rounds * (one.group_size - 1) * one.count
+        far = again * one.rounds * (one.num_nodes - 1) * one.count if one.span == "between" else 0
+        counts["inside"][0] += hops - far
+        counts["between"][0] += far
         counts[one.span][1] += again * moved
     return [*counts["inside"], *counts["between"]]
 
 
 def _nonnegative(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Return the x >= 0 for which the sums over each row times x are nearest to 1.
+    """Return the x >= 0 for which the sums over each row times x are nearest to 1, with the squares
+    of the parts times EVENLY.
 
     One factor is set to its best at a time, which for a sum of squares ends at the least one.
     """
@@ -141,7 +160,7 @@ def _nonnegative(rows: Sequence[Sequence[float]]) -> list[float]:
             if not sizes[i]:
                 continue
             step = sum(a * r for a, r in zip(column, rest, strict=True)) / sizes[i]
-            step = max(step, -factors[i])
+            step = max((step - EVENLY * factors[i]) / (1 + EVENLY), -factors[i])
             factors[i] += step
             rest = [r - a * step for a, r in zip(column, rest, strict=True)]
             moved = max(moved, abs(step) * sizes[i] ** 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,21 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """In here SIGTERM is SystemExit with the code 143, so that what runs is stopped on the way out;
+    the main thread alone may ask for it."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where and how long cells run.
@@ -72,7 +88,8 @@ class Place:
     fresh: bool = True
 
     def run(self, one: Prepared) -> Row:
-        """Run one cell to its end. What goes wrong is in the row; Ctrl-C stops the run too."""
+        """Run one cell to its end. What goes wrong is in the row; Ctrl-C and SIGTERM (see
+        `ended_by_sigterm`) stop the run too."""
         try:
             handle, status = self._to_the_end(one.rendered)
         except OrchestrateError as error:
@@ -112,7 +129,7 @@ class Place:
         """A run is cancelled when its end is not waited for any more."""
         try:
             yield
-        except (KeyboardInterrupt, BackendError):
+        except (KeyboardInterrupt, SystemExit, BackendError):
             with contextlib.suppress(BackendError):  # what interrupted it is told
                 self.backend.cancel(handle, now=True)
             raise

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from orchestrator.bench.book import DONE, Row
+from orchestrator.bench.book import Row
 from orchestrator.bench.measured import COMPARED, Figures, error_percent
 
 # How figures are shown: divided by, with a unit and so many digits behind the point.
@@ -31,8 +31,9 @@ def markdown(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     cell = row.cell
     layers = f", {cell.layers} layers" if cell.layers is not None else ""
-    ended = row.state if row.state == DONE else f"{row.state}: {row.reason}".replace("|", "\\|")
+    ended = f"{row.state}: {row.reason}" if row.reason else row.state
     figures = [_figure(row.measured, row.planned, name) for name in COMPARED]
+    ended = ended.replace("|", "\\|")
     return [cell.strategy + layers, str(cell.nodes), str(cell.micro), *figures, ended]
 
 

@@ -68,7 +68,8 @@ def _timeout_s(_context: click.Context, _option: click.Parameter, text: str) -> 
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Print the `hardware` lines for the cluster's profile that the runs lead to.",
+    help="Print the `hardware` lines for the cluster's profile that the runs lead to; with --json "
+    "or --csv on stderr.",
 )
 @click.option("-o", "--output", "folder", metavar="DIR", type=click.Path(path_type=Path),
               help="Folder of the results; without it NAME-bench in the runs' folder.")  # fmt: skip
@@ -103,7 +104,7 @@ def command(
     Each cell is a run of its own, NAME-STRATEGY-nNODES-mMICRO, on whatever the cluster is. Measured
     are the highest memory of all ranks, the median step, and the bytes of the collectives that ran;
     how far the plan is off stands in brackets. A cell that fails is a row with its reason. The same
-    command again runs what is not done yet; Ctrl-C stops the cell that runs.
+    command again runs what is not done yet; Ctrl-C and SIGTERM stop the cell that runs.
 
     \b
     Examples:
@@ -127,7 +128,7 @@ def command(
         plot(rows, plot_file)
     _print(rows, "json" if as_json else form)
     if calibrate:
-        _calibrate(asked, rows)
+        _calibrate(asked, book, rows, beside=as_json or form == "csv")
     if any(row.state != "DONE" for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -139,8 +140,8 @@ def _book(asked: Asked, folder: Path | None, name: str, cells: list[Cell]) -> Bo
     here = profile.ssh is None and not profile.is_kubernetes
     usual = (runs_root(profile) if here else Path(".")) / f"{name}-bench"
     words = {
-        "job": str(asked.job), "cluster": profile.name, "set": list(asked.sets),
-        "steps": asked.steps, "cells": [cell.label for cell in cells],
+        "job": str(asked.job.absolute()), "name": name, "cluster": profile.name,
+        "set": list(asked.sets), "steps": asked.steps, "cells": [cell.label for cell in cells],
     }  # fmt: skip
     return Book.open(folder or usual, words)
 
@@ -162,7 +163,8 @@ def _print(rows: list[Row], form: str) -> None:
         say((csv_text if form == "csv" else markdown)(rows).removesuffix("\n"))
 
 
-def _calibrate(asked: Asked, rows: list[Row]) -> None:
+def _calibrate(asked: Asked, book: Book, rows: list[Row], beside: bool) -> None:
+    """Print the lines and keep them; on stderr beside what programs read."""
     from orchestrator.bench.calibrate import fit
     from orchestrator.cli.benching import observations
 
@@ -172,6 +174,9 @@ def _calibrate(asked: Asked, rows: list[Row]) -> None:
     found = fit(seen)
     errors = sorted(abs(error) for error in found.errors)
     middle = errors[len(errors) // 2]
-    say(f"# from {len(seen)} runs; their steps by these figures: {middle:.0%} off at the median, "
-        f"{errors[-1]:.0%} at most")  # fmt: skip
-    say(found.yaml.removesuffix("\n"))
+    text = (
+        f"# from {len(seen)} runs; their steps by these figures: {middle:.0%} off at the median, "
+        f"{errors[-1]:.0%} at most\n{found.yaml}"
+    )
+    book.write("hardware.yaml", text)
+    say(text.removesuffix("\n"), err=beside)

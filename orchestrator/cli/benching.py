@@ -18,7 +18,7 @@ from orchestrator.bench.cells import (
     sweep_set,
 )
 from orchestrator.bench.measured import Figures, planned
-from orchestrator.bench.runs import Place, Prepared, first_line
+from orchestrator.bench.runs import Place, Prepared, ended_by_sigterm, first_line
 from orchestrator.cli.common import Loaded, load_job, runs_root, say
 from orchestrator.cli.place import backend_for
 from orchestrator.cli.submit import workdir_of
@@ -122,12 +122,13 @@ def run_missing(
         timeout_s,
         fresh=not base.profile.is_kubernetes,
     )
-    if array:
-        _run_arrays(asked, name, book, left, place)
-        return
-    for number, one in enumerate(left, 1):
-        say(f"{number}/{len(left)}: {one.rendered.name}", err=True)
-        _add(book, place.run(one))
+    with ended_by_sigterm():
+        if array:
+            _run_arrays(asked, name, book, left, place)
+            return
+        for number, one in enumerate(left, 1):
+            say(f"{number}/{len(left)}: {one.rendered.name}", err=True)
+            _add(book, place.run(one))
 
 
 def _run_arrays(

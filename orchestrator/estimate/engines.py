@@ -69,10 +69,16 @@ class Engine:
         self.ledger.hold(working=self._head())
 
     def root_gradients(self) -> None:
-        """The embeddings have theirs."""
-        self.ledger.pass_by(working=self._head())
+        """The embeddings have theirs. Autograd adds a tied head's to it in a tensor of its own, so
+        that for a moment there are three of that size."""
+        self.ledger.pass_by(working=self._head() * (2 if self.is_tied else 1))
         self.ledger.drop(working=self._head())
         self.gradients(-1, 1)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the head's matrix is the embedding's."""
+        return not any(p.name == "head.weight" for p in self.outline.root.parameters)
 
     def _head(self) -> int:
         return self.outline.vocab_size * self.outline.width * FLOAT

@@ -88,11 +88,14 @@ class Sharded(Engine):
         self.ledger.hold(unsharded=self._head())
 
     def root_gradients(self) -> None:
-        """A tied head's gradient is added to the embedding's, and then makes room."""
-        if any(p.name == "head.weight" for p in self.outline.root.parameters):
+        """A tied head's gradient is added to the embedding's, in a third tensor, and then makes
+        room."""
+        if self.is_tied:
+            self.ledger.pass_by(unsharded=2 * self._head())
+        else:
             self.ledger.drop(unsharded=self._head())
         self.gradients(-1, 1)
-        if not any(p.name == "head.weight" for p in self.outline.root.parameters):
+        if self.is_tied:
             self.ledger.drop(unsharded=self._head())
 
     def _head(self) -> int:

@@ -8,13 +8,24 @@ from statistics import median
 import pytest
 
 import forecast_page
+from forecasts import Forecast
 from grid import GRID, SHORT
+from orchestrator.spec.presets import ModelSizes
 from tracking import tracked_peaks
 
 
 @pytest.mark.planner
 def test_peaks_of_each_way_to_spread_a_model() -> None:
     _check([forecast_page.error(c, p) for c, p in zip(SHORT, tracked_peaks(SHORT), strict=True)])
+
+
+@pytest.mark.planner
+@pytest.mark.timeout(600)
+def test_peaks_of_a_vocabulary_that_is_most_of_the_model() -> None:
+    sizes = ModelSizes(layers=2, heads=2, width=64, context=16)
+    cases = [Forecast("full_shard", sizes, 32768, tied=tied) for tied in (True, False)]
+    cases.append(Forecast("ddp", sizes, 32768))
+    _check([forecast_page.error(c, p) for c, p in zip(cases, tracked_peaks(cases), strict=True)])
 
 
 @pytest.mark.planner

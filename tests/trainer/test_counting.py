@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from ranks import run_ranks
 from runs import Run, configuration, in_group
 from trainer.loop import Trainer
+from trainer.metrics import peak_memory_bytes
 
 STEPS = (6, 2, 1)
+HELD_BYTES, PAGE_BYTES = 128 * 2**20, 4096
 
 
 def _advance(trainer: Trainer) -> None:
@@ -24,6 +30,36 @@ def _train(run: Run, traffic: bool) -> None:
     configs = [configuration(steps=steps, logging__traffic=traffic) for steps in STEPS]
     with contextlib.redirect_stdout(io.StringIO()):
         in_group(run, configs, _advance)
+
+
+def _train_and_end(run: Run) -> None:
+    first = os.environ["RANK"] == "0"
+    held = bytearray(0 if first else HELD_BYTES)
+    held[::PAGE_BYTES] = b"x" * len(held[::PAGE_BYTES])  # in use, on the other rank
+
+    def use(trainer: Trainer) -> None:
+        trainer.run()
+        own = torch.tensor([0, 0], dtype=torch.int64)
+        own[dist.get_rank()] = peak_memory_bytes(torch.device("cpu"))
+        dist.all_reduce(own)
+        if first:
+            (run.workdir / "peaks.json").write_text(json.dumps(own.tolist()))
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        in_group(run, [configuration(steps=5, logging__traffic=True)], use)
+
+
+def test_at_the_end_the_use_of_the_rank_that_used_most_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_text()
+    run.run_dir.mkdir()
+    run_ranks(2, _train_and_end, run)
+    (use,) = run.events("use")
+    first, second = json.loads((run.workdir / "peaks.json").read_text())
+    assert use["step"] == 5
+    assert use["cpu_s"] > 0
+    assert first < second - HELD_BYTES / 2
+    assert second - HELD_BYTES / 2 < use["peak_bytes"] <= second
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ ROW = Row(
 )  # fmt: skip
 FAILED = replace(ROW, cell=replace(CELL, micro=8), state="FAILED", reason="a|b", measured=Figures())
 
+ASKED = {"job": "/a/job.yaml", "name": "job", "cluster": "local", "steps": 20}
+
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?", fullmatch=True)
 cells = st.builds(
     Cell,
@@ -101,16 +103,26 @@ def test_errors_are_shares_of_what_was_measured(
 
 
 def test_the_folder_keeps_rows_and_says_what_is_left(tmp_path: Path) -> None:
-    book = Book.open(tmp_path / "b", {"steps": 20})
+    book = Book.open(tmp_path / "b", ASKED)
     for row in (ROW, FAILED):
         book.add(row)
-    again = Book.open(tmp_path / "b", {"steps": 20})
+    again = Book.open(tmp_path / "b", ASKED)
     assert again.rows == {row.cell: row for row in (ROW, FAILED)}
     assert again.has(CELL, "d1", retry=True)
     assert not again.has(CELL, "d2", retry=False)
     assert again.has(FAILED.cell, "d1", retry=False)
     assert not again.has(FAILED.cell, "d1", retry=True)
     assert not again.has(replace(CELL, nodes=3), "d1", retry=False)
+
+
+@pytest.mark.parametrize("key", ["job", "name", "cluster"])
+def test_the_folder_of_another_job_is_left_alone(key: str, tmp_path: Path) -> None:
+    Book.open(tmp_path, ASKED).add(ROW)
+    Book.open(tmp_path, {**ASKED, "steps": 30})
+    before = (tmp_path / "bench.json").read_text()
+    with pytest.raises(UserError, match=f"the bench of another {key} .*give another folder"):
+        Book.open(tmp_path, {**ASKED, key: "other"})
+    assert (tmp_path / "bench.json").read_text() == before
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": [{}]}', '{"rows": [{"cell": 1}]}'])
@@ -127,6 +139,8 @@ def test_the_table_has_measurements_with_the_plan_s_errors() -> None:
         "| 0.00 MB (+0 %) | 0.00 MB (+0 %) | DONE |"
     )
     assert lines[3] == r"| full_shard | 2 | 8 | - | - | - | - | - | FAILED: a\|b |"
+    cancelled = replace(FAILED, state="CANCELLED", reason="")
+    assert markdown([cancelled]).endswith("| - | CANCELLED |\n")
 
 
 def test_csv_has_all_figures() -> None:

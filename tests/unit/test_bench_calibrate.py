@@ -92,4 +92,30 @@ def test_what_the_runs_do_not_show_takes_no_time() -> None:
     alone = fit([Observation(setting, outline(2), 1.0)])
     assert "between" not in alone.yaml
     assert "context: 1MiB" in alone.yaml
-    assert alone.errors == pytest.approx((0.0,), abs=1e-6)
+    assert alone.errors == pytest.approx((0.0,), abs=0.01)
+
+
+def fitted(hardware: Hardware) -> Fit:
+    seen = [
+        Observation(one, outline(layers), step_s(one, layers, hardware), None, 2)
+        for one, layers in settings()
+    ]
+    return fit(seen)
+
+
+def test_a_bandwidth_that_the_runs_do_not_show_is_not_in_the_profile() -> None:
+    assert "memory_bandwidth" in fitted(TRUE).yaml
+    slow = replace(TRUE, peak={"fp32": 1e9}, memory_bandwidth=None)
+    assert "memory_bandwidth" not in fitted(slow).yaml
+
+
+def test_of_two_parts_that_grow_together_none_is_left_without_time() -> None:
+    one = replace(Setting.of(SPEC), strategy="full_shard", shard_group=None)
+    seen = [
+        Observation(each, outline(4), step_s(each, 4, TRUE), None, 2)
+        for each in (one, replace(one, micro=8), replace(one, strategy="ddp"))
+    ]
+    found = fit(seen)
+    assert found.seconds["unit"] > 1e-4
+    assert found.seconds["between message"] > 1e-5
+    assert found.seconds["between byte"] > 1e-10

@@ -4,14 +4,18 @@ stand-in."""
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.backends import local
 from orchestrator.backends.base import Status
+from orchestrator.backends.waiting import wait
 from orchestrator.bench import runs
 from orchestrator.bench.cells import Cell
 from orchestrator.bench.measured import Figures
@@ -82,6 +86,33 @@ def test_ctrl_c_stops_the_cell_that_runs(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         place(tmp_path).run(prepared("mine", "wait"))
     assert status(tmp_path, "mine").state.is_final
+
+
+def test_sigterm_stops_the_cell_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(*_args: object, **_options: object) -> list[Status]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it goes on")
+
+    monkeypatch.setattr(runs, "wait", waiting)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, runs.ended_by_sigterm():
+        place(tmp_path).run(prepared("killed", "wait"))
+    assert ended.value.code == 143
+    assert status(tmp_path, "killed").state.is_final
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_cell_that_someone_cancels_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(*args: Any, **options: Any) -> list[Status]:
+        (handle,) = args[1]
+        local.BACKEND.cancel(handle, now=True)
+        return wait(*args, **options)
+
+    monkeypatch.setattr(runs, "wait", cancelled)
+    row = place(tmp_path).run(prepared("other", "wait"))
+    assert (row.state, row.planned) == ("CANCELLED", PLANNED)
 
 
 def status(tmp_path: Path, name: str) -> Status:

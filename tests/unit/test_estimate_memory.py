@@ -86,6 +86,17 @@ def test_buckets_of_ddp_that_gradients_do_not_live_in() -> None:
     assert found.total / GB == pytest.approx(140, rel=0.01)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "full_shard"])
+def test_a_tied_head_s_gradient_is_added_in_a_third_tensor(strategy: str) -> None:
+    """65536 words of 256 numbers are 64 MiB; one process held three of them at the end of the
+    backward pass, beside parameters and state, and with DDP the gradients' buckets."""
+    words = gpt_outline(ModelSizes(2, 4, 256, 64), 65536, True, 0.0)
+    found = memory(a_setting(strategy=strategy, ranks_per_node=2), words)
+    assert found.at == "backward"
+    three = 3 * 64 * 2**20
+    assert found.working + found.unsharded >= three + (found.parameters if strategy != "ddp" else 0)
+
+
 def test_two_blocks_and_a_sum_are_whole_at_a_time() -> None:
     """7 billion in 32 blocks: two of them in bf16 are 0.875 GB, and one's fp32 sum is too."""
     setting = a_setting(strategy="full_shard", num_nodes=2, ranks_per_node=8, precision="bf16")
