@@ -30,7 +30,7 @@ def test_none(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(HEAD)
     assert cli("check", "train.py") == (0, "nothing found\n", "")
     code, out, _ = cli("check", "train.py", "--json")
-    nothing = {"findings": [], "not_judged": [], "left_out": []}
+    nothing: dict[str, list[str]] = {"findings": [], "not_judged": [], "left_out": []}
     assert (code, json.loads(out)) == (0, nothing)
 
 
