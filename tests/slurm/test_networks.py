@@ -127,8 +127,12 @@ def test_training_takes_the_interface_that_the_job_names(lab: Cluster, tmp_path:
 
 @pytest.mark.case("L10")
 def test_training_over_another_interface_is_stopped(lab: Cluster, tmp_path: Path) -> None:
+    """Where something on the nodes, which no job file tells of, changes the variable."""
+    (tmp_path / "site").mkdir()
+    change = f'import os; os.environ["GLOO_SOCKET_IFNAME"] = "{MANAGEMENT}"\n'
+    (tmp_path / "site" / "sitecustomize.py").write_text(change)
     text = TRAINING.replace(f"interface: {FAST}", f"interface: {FAST}, watch: stop")
-    text += f"env: {{GLOO_SOCKET_IFNAME: {MANAGEMENT}}}\nattempts: {{failures: 0}}\n"
+    text += f"env: {{PYTHONPATH: {tmp_path}/site}}\nattempts: {{failures: 0}}\n"
     training = Training.submitted(lab, tmp_path, [], text)
     reason = training.ends(State.FAILED).reason
     assert "rank 0 on node1 uses the interface eth0 (10.77.0.11), not fast0" in reason

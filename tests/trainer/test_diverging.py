@@ -118,7 +118,7 @@ def test_under_fp16_steps_that_overflow_are_ordinary(tmp_path: Path) -> None:
 def test_but_not_without_an_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
     config = poisoned(*range(3, 99), parallelism__precision="fp16", checkpoint__every_steps=50)
-    logging = {"every": 100, "tensorboard": False, "samples": False}
+    logging = {"every": 100, "tensorboard": False, "samples": False, "traffic": False}
     run.start(config | {"steps": 99, "logging": logging})
     (message,) = {error["message"] for error in run.errors()}
     assert f"of step {3 + FP16_LIMIT} is nan, after {FP16_LIMIT} skipped in a row" in message

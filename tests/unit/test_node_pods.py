@@ -196,7 +196,9 @@ def test_process_1_collects_orphans_and_keeps_the_ranks_code(pods: Pods) -> None
     wait_until(lambda: len(children(first)) == 1, "torchrun alone is left")
     os.kill(first, signal.SIGTERM)
     assert pods.codes() == {0: 1}, pods.all_logs()
-    assert read(pods.run_dir / "attempts/1/end.json")["reason"].endswith("it ended with code 3")
+    reason = read(pods.run_dir / "attempts/1/end.json")["reason"]
+    # torchrun may collect the rank before node.py has read its code.
+    assert reason.endswith(("it ended with code 3", "it ended first"))
 
 
 def children(pid: int) -> list[int]:

@@ -53,7 +53,7 @@ def test_what_goes_together(options: str, sets: list[str]) -> None:
 )
 def test_what_lies_on_the_cpu_is_summed_by_gloo(options: str, backend: str, expected: str) -> None:
     sets = ["resources.gpus_per_node=4", f"network.backend={backend}", "network.interface=eth9"]
-    plan = plan_of(options, *sets)
+    plan = plan_of(options, *sets, cluster="slurm")
     assert plan.trainer["backend"] == expected
     interfaces = {name for name, value in plan.env if value.lstrip("=") == "eth9"}
     # Beside nccl each node sets gloo's.

@@ -39,8 +39,8 @@ def spec_of(options: str, *sets: str) -> JobSpec:
     return resolve_job(parse_document(text.encode(), "job.yaml"), sets=sets).spec
 
 
-def plan_of(options: str, *sets: str) -> LaunchPlan:
-    return make_plan(spec_of(options, *sets), embedded_profiles().choose("local"))
+def plan_of(options: str, *sets: str, cluster: str = "local") -> LaunchPlan:
+    return make_plan(spec_of(options, *sets), embedded_profiles().choose(cluster))
 
 
 def trainer_json(options: str, *sets: str) -> dict[str, Any]:
