@@ -221,6 +221,8 @@ class Trainer:
         progress = self.progress
         phase.enter("evaluation", progress.step)
         self.wait_for("evaluation")
+        # Of no use any more; shard_grad_op would hold whole parameters beside them.
+        self.optimizer.zero_grad()
         began = perf_counter()
         loss_sum, num_tokens, num_stopping = self._validation_totals().tolist()
         self.clock.evaluation_s += perf_counter() - began

@@ -79,6 +79,15 @@ class Flips(Words):
         return super().forward(tokens, targets)
 
 
+class Lean(Words):
+    """It fails where a validation pass finds gradients."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if not self.training:
+            assert [name for name, p in self.named_parameters() if p.grad is not None] == []
+        return super().forward(tokens, targets)
+
+
 class TwoHeads(Words):
     """Two layers of the same shape, made in another order on rank 1."""
 
@@ -186,6 +195,10 @@ def drawn_by_numpy() -> nn.Module:
 
 def words(**args: Any) -> nn.Module:
     return Words(**args)
+
+
+def lean() -> nn.Module:
+    return Lean()
 
 
 def explodes(at: int) -> nn.Module:

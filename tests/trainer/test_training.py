@@ -125,6 +125,13 @@ def test_validation_counts_each_sample_once_on_any_number_of_ranks(tmp_path: Pat
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
+def test_a_validation_pass_has_the_memory_of_the_gradients(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.start(configuration(num_ranks=1, model__factory="models:lean", evaluation__every=2))
+    assert len(run.events("validation")) == 4
+    assert run.errors() == []
+
+
 def test_a_users_model_with_buffers_and_unused_parts_resumes_equal(tmp_path: Path) -> None:
     config = configuration(
         num_ranks=4, steps=8, checkpoint__every_steps=4, model__factory="models:words",
