@@ -160,7 +160,7 @@ class Proof:
         rows = self.bench(job, name, "--strategies", shape.strategies, *more)
         if self.by_cpu:
             rows = [_by_cpu(row) for row in rows]
-        found = fit(observations(Asked(job, None, None, (), STEPS), rows))
+        found = fit(observations(Asked(job, None, None, (), STEPS), rows), one_link=True)
         self.hardware[shape.nodes] = found.yaml
         self.say(f"errors of the fit: {[round(error, 2) for error in found.errors]}\n{found.yaml}")
 

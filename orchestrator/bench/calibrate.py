@@ -101,15 +101,25 @@ def _time(seconds: float) -> str:
     return f"{max(NONE_S, seconds) * 1e6:.3f}us"
 
 
-def fit(observations: Sequence[Observation]) -> Fit:
-    """Return the factors; there is at least one observation."""
+def fit(observations: Sequence[Observation], *, one_link: bool = False) -> Fit:
+    """Return the factors; there is at least one observation.
+
+    Args:
+        one_link: whether nodes are simulated, so that what goes between them takes the way of what
+            goes inside: both are then one factor.
+    """
     rows = [_terms(one) for one in observations]
+    crosses = any(row[5] for row in rows)
+    if one_link:
+        rows = [[*row[:3], row[3] + row[5], row[4] + row[6], 0.0, 0.0] for row in rows]
     relative = [
         [term / one.step_s for term in row] for one, row in zip(observations, rows, strict=True)
     ]
     factors = _nonnegative(relative)
     errors = tuple(sum(a * x for a, x in zip(row, factors, strict=True)) - 1 for row in relative)
     seen = [any(row[i] for row in rows) for i in range(len(NAMES))]
+    if one_link and crosses:
+        factors[5:], seen[5:] = factors[3:5], seen[3:5]
     known = dict(zip(NAMES, factors, strict=True))
     kept = [name for name, there in zip(NAMES, seen, strict=True) if there or " " not in name]
     if max(row[1] for row in relative) * known["update"] < SHOWN:

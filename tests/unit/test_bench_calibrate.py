@@ -119,3 +119,15 @@ def test_of_two_parts_that_grow_together_none_is_left_without_time() -> None:
     assert found.seconds["unit"] > 1e-4
     assert found.seconds["between message"] > 1e-5
     assert found.seconds["between byte"] > 1e-10
+
+
+def test_simulated_nodes_have_one_link() -> None:
+    one = replace(TRUE, between=TRUE.inside)
+    seen = [
+        Observation(each, outline(layers), step_s(each, layers, one), None, 2)
+        for each, layers in settings()
+    ]
+    found = fit(seen, one_link=True).seconds
+    assert found["between byte"] == found["inside byte"]
+    assert found["between message"] == found["inside message"]
+    assert fit(seen).seconds["between byte"] != found["between byte"]
